@@ -1,11 +1,13 @@
 """The distribution of Weir, libraries of its extras, and Java. An error names the extra or program to install."""
 
 import os
+import platform
+import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -13,6 +15,8 @@ from runtime.errors import EnvironmentFailure, JobRejected
 
 #: The name that pip knows. On the public index another distribution has the name `weir`.
 DISTRIBUTION: Final = "weir-streams"
+#: File in a package with the `installed_versions` for which it was built.
+PACKAGE_VERSIONS_FILE: Final = "weir-package.json"
 #: Libraries that modules of Weir import at their top -> their extra.
 _EXTRAS: Final = {"psycopg": "postgres", "pyspark": "spark"}
 #: Two threads that import modules of a package with cycles at a time may find one that is not complete.
@@ -25,6 +29,51 @@ _JAVA_NEEDED: Final = (
 _JVM_ENDED: Final = (
     "Spark's JVM ended at its start; the first error in its output names the cause (it needs Java 17 or newer)"
 )
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions of Weir, Python and Arrow of this process; "": unknown, as in a checkout."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"Weir": _version_of(DISTRIBUTION), "Python": python, "Arrow": _version_of("pyarrow")}
+
+
+def _version_of(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def base_versions() -> dict[str, str]:
+    """The versions of Weir and of the libraries that it needs, with those of all its installed extras, by name.
+
+    A host may have further distributions, such as tools and packages of pipelines.
+    """
+    from packaging.requirements import Requirement
+
+    versions: dict[str, str] = {}
+    waiting = [(DISTRIBUTION, frozenset(metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ()))]
+    done = set[tuple[str, frozenset[str]]]()
+    while waiting:
+        name, extras = waiting.pop()
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:  # of an extra that is not installed
+            continue
+        versions[normal_name(name)] = distribution.version
+        for text in distribution.requires or ():
+            required = Requirement(text)
+            key = required.name, frozenset(required.extras)
+            marker = required.marker
+            if key not in done and (marker is None or any(marker.evaluate({"extra": e}) for e in ("", *extras))):
+                done.add(key)
+                waiting.append(key)
+    return versions
+
+
+def normal_name(distribution: str) -> str:
+    """The name of a distribution as the index compares it."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def import_library(module: str, extra: str) -> Any:

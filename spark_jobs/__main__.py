@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, TextIO
 
 from runtime.access.data_roots import DataRoots
+from runtime.access.job_package import package_folder
 from runtime.access.redaction import redact
 from runtime.access.secrets import register_references
 from runtime.connectors.sinks.epoch_stage import EpochStage
@@ -27,6 +28,7 @@ from runtime.core.job.settings import ExecutionMode
 from runtime.dataflow.pipelines import PipelineContext, pipeline
 from runtime.durable import make_folder
 from runtime.errors import JobRejected
+from runtime.io.package_cache import import_package
 from runtime.io.store import check_folder_storage, storage_uri
 from runtime.master.shared_folders import check_inputs
 from spark_jobs.batch import run as running
@@ -34,6 +36,7 @@ from spark_jobs.session import SparkSettings, SparkUnavailable, error_summary, s
 from spark_jobs.sources.table import SparkTable
 from spark_jobs.stages import compile as compiling
 from spark_jobs.stages import deliver, stream, tables
+from spark_jobs.stages.describe import describe_package
 from spark_jobs.stages.standing import StageContext, StageFailure, parse_params, read_params, stop_on_sigterm
 
 FAILED_EXIT_CODE: Final = 1
@@ -54,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     answers = arguments.answers = _reserve_stdout()
     try:
+        import_package(os.environ)
         code, answer = 0, arguments.command(arguments)
     except JobRejected as refusal:
         code, answer = REFUSED_EXIT_CODE, _error(refusal.code, refusal.field, refusal.detail)
@@ -87,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     listing = commands.add_parser("pipelines", help="list the installed pipelines with the schema of their parameters")
     listing.set_defaults(command=lambda _: compiling.describe_pipelines(), pipeline="")
+    describing = commands.add_parser("describe", help="describe a package: pipelines, versions, libraries")
+    describing.add_argument("folder", nargs="?", type=Path, help="its files; default: the package of this process")
+    describing.set_defaults(command=_describe, pipeline="package")
     compiler = commands.add_parser("compile", help="parameters on stdin → the job graph")
     compiler.add_argument("--pipeline", required=True)
     compiler.add_argument("--parallelism", required=True, type=int)
@@ -117,6 +124,13 @@ def _parser() -> argparse.ArgumentParser:
     standing.add_argument("--streams", required=True, type=Path, help="folder that the stage shares with the run")
     standing.set_defaults(command=_stand)
     return parser
+
+
+def _describe(arguments: argparse.Namespace) -> dict[str, Any]:
+    folder = arguments.folder or package_folder()
+    if folder is None:
+        raise JobRejected("bad-package", "package", "name a folder")
+    return describe_package(folder.absolute())
 
 
 def _compile(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from runtime.access.data_roots import JOB_VARIABLES
+from runtime.access.job_package import PACKAGE_VARIABLE, active_package
 from runtime.access.spark_settings import REMOTE_VARIABLE
 from runtime.errors import EnvironmentFailure
 from runtime.launch.event_log import event_log_settings
@@ -84,7 +85,19 @@ class SparkSettings:
             conf |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         if self.master == "local" or self.master.startswith("local["):  # Spark generates a secret at each start
             conf["spark.authenticate"] = "true"
-        return conf | event_log_settings(os.environ) | dict(self.extra)
+        return conf | event_log_settings(os.environ) | dict(self.extra) | _package_settings()
+
+
+def _package_settings() -> dict[str, str]:
+    """Settings by which Spark's Python processes import the job from the package of this process."""
+    package = active_package()
+    if package is None:
+        return {}
+    return {
+        "spark.python.daemon.module": "runtime.launch.package_daemon",
+        f"spark.executorEnv.{PACKAGE_VARIABLE}": package.digest,
+        "spark.executorEnv.WEIR_STORAGE": package.storage,
+    }
 
 
 @contextmanager

@@ -31,7 +31,7 @@ JOB_VARIABLES: Final = (
 )
 _OWN_FOLDERS: Final = ("WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")
 #: names of Weir's folders in WEIR_VAR
-_OWN_NAMES: Final = ("pg", "redis", "programs", "run", "log", "storage", "inputs", "spark", "weir-spark")
+_OWN_NAMES: Final = ("pg", "redis", "programs", "run", "log", "storage", "inputs", "packages", "spark", "weir-spark")
 
 
 @dataclass(frozen=True)

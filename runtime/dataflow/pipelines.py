@@ -8,13 +8,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, distributions, entry_points
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from runtime.access.data_roots import DataRoots
+from runtime.access.job_package import package_folder
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.connectors import STAGE_FOLDERS
 from runtime.errors import JobRejected
@@ -171,7 +172,7 @@ class Registry:
 
 def registry() -> Registry:
     """All pipelines. An entry point that fails, hangs or repeats a name makes only that name unusable."""
-    return _registry(entry_points(group=ENTRY_POINT_GROUP))
+    return _registry(offered_points())
 
 
 def pipeline(name: str) -> Pipeline[Any]:
@@ -194,8 +195,17 @@ def package_of(name: str) -> Package:
 
 
 def _registry_with(name: str) -> Registry:
-    candidate = _registry(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    candidate = _registry(offered_points().select(name=name))
     return candidate if name in candidate.pipelines or name in candidate.broken else registry()
+
+
+def offered_points() -> EntryPoints:
+    """The entry points of the package of this process; without a package, those of all that is installed."""
+    folder = package_folder()
+    if folder is None:
+        return entry_points(group=ENTRY_POINT_GROUP)
+    points = (point for each in distributions(path=[str(folder)]) for point in each.entry_points)
+    return EntryPoints(points).select(group=ENTRY_POINT_GROUP)
 
 
 def _registry(points: Iterable[EntryPoint]) -> Registry:

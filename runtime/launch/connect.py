@@ -3,9 +3,9 @@
 The application exists before the run. Its memory, its cores and the retries of its tasks are therefore the server's,
 and a version may choose no settings. The executors need the Python of this process, with Weir and the pipelines.
 
-All job masters of a user share one session of the server. Spark starts a Python daemon for each session on every
-executor, and ends it with the executor only (270 MB each). A session that the server has closed cannot be opened
-again, so the next number follows.
+All job masters of a user share one session of the server, and those of a package another. Spark starts a Python daemon
+for each session on every executor, and ends it with the executor only (270 MB each). A session that the server has
+closed cannot be opened again, so the next number follows.
 """
 
 import atexit
@@ -23,6 +23,7 @@ import pyspark
 import structlog
 from pyspark import cloudpickle
 
+from runtime.access.job_package import active_package
 from runtime.access.spark_settings import REMOTE_VARIABLE
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
@@ -149,7 +150,8 @@ class ConnectLauncher(SparkTaskLauncher):
             session.close()
 
     def open(self, pool: SlotPool, job: CompiledJob) -> StartMember:
-        task = arrow_task(member_task(pool.address, cloudpickle.dumps(job)))  # type: ignore[no-untyped-call]
+        pickled = cloudpickle.dumps(job)  # type: ignore[no-untyped-call]
+        task = arrow_task(member_task(pool.address, pickled, active_package()))
 
         def start(number: int) -> None:
             session = self._connect_when_reachable(pool)
@@ -263,7 +265,7 @@ class ConnectLauncher(SparkTaskLauncher):
             raise EnvironmentFailure(f"{self._name} does not answer")
         for number in range(_MAX_SESSIONS):
             builder = DefaultChannelBuilder(self._url)
-            builder.set(DefaultChannelBuilder.PARAM_SESSION_ID, str(uuid.uuid5(_SESSIONS, str(number))))
+            builder.set(DefaultChannelBuilder.PARAM_SESSION_ID, _session_id(number))
             if self._token:
                 builder.set(DefaultChannelBuilder.PARAM_TOKEN, self._token)
             session = ConnectSession(SparkSession.builder.channelBuilder(builder).create())
@@ -288,6 +290,12 @@ class ConnectLauncher(SparkTaskLauncher):
             self._begun.discard(operation_id)
         elif inflight_tasks:
             self._begun.add(operation_id)
+
+
+def _session_id(number: int) -> str:
+    """The id of a session. Each package has sessions of its own: their Python processes may run a further task."""
+    package = active_package()
+    return str(uuid.uuid5(_SESSIONS, str(number) if package is None else f"{package.digest} {number}"))
 
 
 def _address_of(url: str) -> tuple[str, int]:

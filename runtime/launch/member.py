@@ -7,16 +7,19 @@ its own to the pool, fenced by the token of the attempt for which the pool was l
 import os
 import queue
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from runtime.access.data_roots import JOB_VARIABLES
+from runtime.access.job_package import JobPackage
 from runtime.access.redaction import redact
 from runtime.core.job.ids import Token
+from runtime.errors import EnvironmentFailure
 from runtime.io.control.endpoints import ControlClient, Hello
+from runtime.libraries import installed_versions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,14 +144,19 @@ def local_address(peer: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def member_task(address: SlotPoolAddress, job: bytes) -> MemberTask:
+def member_task(address: SlotPoolAddress, job: bytes, package: JobPackage | None = None) -> MemberTask:
     """Function for `mapPartitions`: runs the member with each number of its input, and returns the number.
 
-    Each attempt loads `job` (pickled) anew, so that it starts in the same state in a new and in an old process.
+    Each attempt loads `job` (pickled) anew, so that it starts in the same state in a new and in an old process. The
+    process imports the job from `package`; None: from what is installed.
     """
+    versions = installed_versions()
 
     def task(numbers: Iterable[int]) -> Iterator[int]:
         for number in numbers:
+            _check_versions(versions)
+            if package is not None:
+                _activate(package)
             _run_member(address, job, number)
             yield number
 
@@ -172,6 +180,20 @@ def arrow_task(task: MemberTask) -> ArrowTask:
                 yield pa.record_batch({"id": pa.array([number], pa.int64())})
 
     return run
+
+
+def _check_versions(versions: Mapping[str, str]) -> None:
+    """Raises EnvironmentFailure if this process has other versions than the job master."""
+    here = installed_versions()
+    if others := [name for name, version in versions.items() if version != here[name] and version and here[name]]:
+        ours, theirs = (", ".join(f"{name} {each[name]}" for name in others) for each in (here, versions))
+        raise EnvironmentFailure(f"the slot on {socket.gethostname()} has {ours}, and the job master has {theirs}")
+
+
+def _activate(package: JobPackage) -> None:
+    from runtime.io.package_cache import activate  # with a bucket, it imports a library that starts threads
+
+    activate(package)
 
 
 def _run_member(address: SlotPoolAddress, job: bytes, number: int) -> None:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import structlog
 from pyspark import SparkConf, SparkContext, cloudpickle
 
+from runtime.access.job_package import active_package
 from runtime.access.spark_settings import check_spark_settings, slot_server, slot_server_token
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
@@ -149,7 +150,7 @@ class SparkLauncher(SparkTaskLauncher):
             context = self._open_context_when_reachable(pool, job.graph.parallelism)
         except Exception as error:
             raise EnvironmentFailure(summarize_error(error)) from error
-        task = member_task(pool.address, cloudpickle.dumps(job))  # type: ignore[no-untyped-call]
+        task = member_task(pool.address, cloudpickle.dumps(job), active_package())  # type: ignore[no-untyped-call]
 
         def start(number: int) -> None:
             self.start_thread(pool, number, partial(self._run_task, context, task, pool, number))

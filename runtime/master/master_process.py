@@ -36,6 +36,7 @@ from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io import logs
 from runtime.io.manifests import set_signing_keys
+from runtime.io.package_cache import import_package
 from runtime.io.postgres.store import PostgresRunStore, RunRow, load_run
 from runtime.io.store import storage_uri
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
@@ -68,8 +69,9 @@ def run_master(module: str, master: Callable[[RunRow, int, Token, str], MasterEx
     set_slot_server(os.environ.pop(REMOTE_VARIABLE, ""), os.environ.pop(TOKEN_VARIABLE, ""))
     touch_heartbeat()
     row, token = _load_run(url, arguments.run), Token(arguments.token)
-    logs.configure(redaction_of(row))
     try:
+        import_package(os.environ)  # before a pipeline is loaded
+        logs.configure(redaction_of(row))
         return int(master(row, arguments.run, token, url))
     except JobRejected as error:
         failure = {"code": error.code, "message": str(error), "detail": error.detail}

@@ -375,6 +375,7 @@ CELERY_TASK_ROUTES = {
     "console.tasks.supervise_run": {"queue": "runs"},
     "console.tasks.attend_stage": {"queue": "standing"},
     "console.tasks.compile_version": {"queue": "stages"},
+    "console.tasks.describe_package": {"queue": "stages"},
     "console.tasks.sync_pipelines": {"queue": "stages"},
     "console.tasks.answer_state_query": {"queue": "stages"},
     "console.tasks.reconcile": {"queue": "housekeeping"},

@@ -17,6 +17,7 @@ log = structlog.get_logger(__name__)
 SUPERVISE_TASK = "console.tasks.supervise_run"
 COMPILE_TASK = "console.tasks.compile_version"
 STAGE_TASK = "console.tasks.attend_stage"
+PACKAGE_TASK = "console.tasks.describe_package"
 PIPELINES_TASK = "console.tasks.sync_pipelines"
 STATE_QUERY_TASK = "console.tasks.answer_state_query"
 
@@ -24,14 +25,14 @@ STATE_QUERY_TASK = "console.tasks.answer_state_query"
 MESSAGE_EXPIRES_S = 300
 
 
-def send(task: str, *row_ids: int) -> None:
+def send(task: str, *rows: int | str) -> None:
     """Sends a wake-up, for a row if the task has rows, at once. An unreachable broker is logged and raises no error."""
     try:
-        app.send_task(task, args=row_ids, expires=MESSAGE_EXPIRES_S, retry=False)
+        app.send_task(task, args=rows, expires=MESSAGE_EXPIRES_S, retry=False)
     except (OperationalError, OSError) as error:
-        log.warning("wake-up not sent, the reconciler will", task=task, rows=row_ids, error=str(error))
+        log.warning("wake-up not sent, the reconciler will", task=task, rows=rows, error=str(error))
 
 
-def after_commit(task: str, row_id: int) -> None:
+def after_commit(task: str, row: int | str) -> None:
     """Sends a wake-up for a row after the commit of the current transaction, when workers can see the row."""
-    transaction.on_commit(partial(send, task, row_id))
+    transaction.on_commit(partial(send, task, row))

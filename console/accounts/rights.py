@@ -1,7 +1,7 @@
 """Permissions of signed-in users, and scopes of their tokens. Every user and every token may read.
 
-To define jobs, to operate them, and to switch maintenance mode each need a permission. A request with a token needs a
-scope besides.
+To define jobs, to upload their code, to operate them, and to switch maintenance mode each need a permission. A request
+with a token needs a scope besides.
 
 The permissions are Django's own, so the admin grants them to users and groups without any code here.
 """
@@ -14,6 +14,7 @@ from console.accounts.refusals import Forbidden
 AnyUser = AbstractBaseUser | AnonymousUser
 
 _DEFINE = "jobs.add_job"
+_UPLOAD = "jobs.add_package"
 _OPERATE = "operations.add_operation"
 _MAINTAIN = "operations.add_maintenance"
 
@@ -31,6 +32,13 @@ def operate_refusal(user: AnyUser, *, is_review: bool = False) -> str | None:
 
 def require_define(user: AnyUser) -> None:
     if reason := define_refusal(user):
+        raise Forbidden(reason)
+
+
+def require_upload(user: AnyUser) -> None:
+    """Code of a package runs as the account of Weir, so the permission to define jobs is not enough."""
+    require_define(user)
+    if reason := _missing_right(user, _UPLOAD, "upload packages", Scope.DEFINE):
         raise Forbidden(reason)
 
 

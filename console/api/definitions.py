@@ -7,6 +7,7 @@ from django.contrib.auth import authenticate
 from django.db import transaction
 from django.db.models import OuterRef, Subquery
 from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import generics
 from rest_framework.exceptions import NotFound
@@ -18,14 +19,15 @@ from console.accounts import tokens
 from console.accounts.middleware import request_id_of
 from console.accounts.models import all_scopes
 from console.accounts.refusals import InvalidField, Refused
+from console.accounts.rights import require_upload
 from console.accounts.throttling import LoginThrottle
 from console.api.activity import AwaitedView
 from console.api.base import IF_MATCH, REQUIRED_IF_MATCH, ScopedView, StrictView, location_response
 from console.api.filters import JobFilter, VersionFilter
 from console.api.idempotency import KEY_HEADER, reused_key
 from console.api.json_schemas import integer_from
-from console.api.pagination import ByName
-from console.api.parsing import whole_number
+from console.api.pagination import ByName, NewestPackageFirst
+from console.api.parsing import PackageArchive, whole_number
 from console.api.serializers.base import Problem
 from console.api.serializers.definitions import (
     ConnectionSerializer,
@@ -36,6 +38,7 @@ from console.api.serializers.definitions import (
     JobRequest,
     JobSerializer,
     ListedJobSerializer,
+    PackageSerializer,
     PipelineSerializer,
     VersionDifferencesSerializer,
     VersionRequest,
@@ -45,7 +48,8 @@ from console.api.serializers.tokens import LoginRequest, LoginResponse
 from console.checkpoints.filters import MAX_BIGINT
 from console.jobs import editing, services
 from console.jobs.differences import compared_versions, differences
-from console.jobs.models import Connection, Job, JobVersion, Pipeline
+from console.jobs.models import Connection, Job, JobVersion, Package, Pipeline
+from console.jobs.pipelines import upload_package
 from console.jobs.planned_differences import planned_differences
 from console.jobs.tags import entity_tag, is_known, require_match
 from console.operations.models import OperationKind
@@ -53,7 +57,7 @@ from console.operations.services import OperationRequestContext, check_key
 from console.operations.services import request as request_operation
 from console.runs.selectors import FoundJobs, with_latest_run
 
-_VALUES = ("parallelism", "max_parallelism", "params", "settings")  #: of a version
+_VALUES = ("parallelism", "max_parallelism", "params", "settings", "package")  #: of a version
 
 
 class TokenLogin(StrictView):
@@ -92,6 +96,37 @@ class Pipelines(StrictView, generics.ListAPIView[Pipeline]):
     serializer_class = PipelineSerializer
     pagination_class = ByName
     query = frozenset({"limit", "cursor"})
+
+
+class Packages(StrictView, generics.ListAPIView[Package]):
+    """Packages: the code of jobs with its dependencies, newest first."""
+
+    queryset = Package.objects.all()
+    serializer_class = PackageSerializer
+    pagination_class = NewestPackageFirst
+    parser_classes = (PackageArchive,)
+    query = frozenset({"limit", "cursor"})
+
+    @extend_schema(
+        request={PackageArchive.media_type: OpenApiTypes.BINARY},
+        responses={202: PackageSerializer, 415: Problem, 422: Problem, 503: Problem},
+    )
+    def post(self, request: Request) -> Response:
+        """Stores the file that `weir package` writes. It is described in the background: read Location with `?wait=30`.
+
+        A package is stored by its digest, so that a repeated upload has no further effect.
+        """
+        require_upload(self.user)  # before the body is read
+        body = request.data  # no mapping if the request has no body
+        package = upload_package(self.user, body["archive"] if isinstance(body, dict) and body else b"")
+        return location_response("api:package", package.pk, PackageSerializer(package).data)
+
+
+class PackageDetail(AwaitedView):
+    """A package, with its pipelines once it is described."""
+
+    queryset = Package.objects.all()
+    serializer_class = PackageSerializer
 
 
 class Connections(StrictView, generics.ListAPIView[Connection]):

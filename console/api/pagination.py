@@ -58,6 +58,12 @@ class NewestOperationFirst(NewestFirst):
         return datetime.fromisoformat(position)
 
 
+class NewestPackageFirst(NewestOperationFirst):
+    """Orders packages by time, since their ids are digests."""
+
+    ordering = ("-created_at", "digest")
+
+
 class NewestNumberFirst(NewestFirst):
     """Orders checkpoints by their number within the job, which has an index."""
 

@@ -6,12 +6,13 @@ from typing import IO, Any
 import msgspec
 from django.conf import settings
 from rest_framework.exceptions import ParseError
-from rest_framework.parsers import JSONParser
+from rest_framework.parsers import BaseParser, JSONParser
 from rest_framework.renderers import JSONRenderer
 from rest_framework.utils import json
 
 from console.accounts.refusals import InvalidField
 from console.accounts.storable import require_storable
+from runtime.io.package_archive import MAX_ARCHIVE_BYTES
 
 
 class StorableJson(JSONParser):
@@ -35,6 +36,17 @@ class StorableJson(JSONParser):
             raise ParseError(f"JSON parse error - {error}") from error
         require_storable(value)
         return value
+
+
+class PackageArchive(BaseParser):
+    """The file of a package as the only field of the body. Its size is bounded before it is read whole."""
+
+    media_type = "application/zip"
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        return {"archive": stream.read(MAX_ARCHIVE_BYTES + 1)}
 
 
 class MsgspecJson(JSONRenderer):

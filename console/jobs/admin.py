@@ -14,7 +14,7 @@ from console.accounts.read_only import NoAddOrDelete, ReadOnlyAdmin, RequestingA
 from console.jobs.attempts import with_numbers
 from console.jobs.editing import edit_job
 from console.jobs.masking import mask_settings
-from console.jobs.models import Attempt, Connection, Job, JobVersion, Pipeline, Run, StandingStage
+from console.jobs.models import Attempt, Connection, Job, JobVersion, Package, Pipeline, Run, StandingStage
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, parameter_schema
 from runtime.access.redaction import mask
 
@@ -23,6 +23,15 @@ from runtime.access.redaction import mask
 class PipelineAdmin(ReadOnlyAdmin):
     list_display = ("name", "description", "updated_at")
     search_fields = ("name", "description")
+
+
+@admin.register(Package)
+class PackageAdmin(ReadOnlyAdmin):
+    list_display = ("digest", "state", "size", "created_at", "created_by")
+    list_filter = ("state",)
+    list_select_related = ("created_by",)
+    search_fields = ("digest",)
+    date_hierarchy = "created_at"
 
 
 @admin.register(Connection)
@@ -66,7 +75,7 @@ class JobAdmin(NoAddOrDelete, RequestingAdmin):
 @admin.register(JobVersion)
 class JobVersionAdmin(ReadOnlyAdmin):
     fields = (
-        "job", "number", "state", "parallelism", "max_parallelism", "parameters", "shown_settings", "graph",
+        "job", "number", "state", "parallelism", "max_parallelism", "parameters", "shown_settings", "package", "graph",
         "error", "created_at", "created_by",
     )  # fmt: skip
     readonly_fields = ("parameters", "shown_settings")

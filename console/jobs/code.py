@@ -43,11 +43,11 @@ class PackageChange:
 def package_change(version: JobVersion) -> PackageChange | None:
     """The change of the installed package since the compilation of `version`; None: there is none, or it is unknown.
 
-    Only a raised version of a package shows that its code has changed. Hosts that run jobs need the package, this one
-    need not have it.
+    A version that names a package of the storage always has the code of this package. Only a raised version of an
+    installed package shows that its code has changed. Hosts that run jobs need the package, this one need not have it.
     """
     defined = code_of_version(version)
-    if defined is None or not defined.package:
+    if defined is None or not defined.package or version.package_id is not None:
         return None
     try:
         after = f"{defined.package} {metadata.version(defined.package)}"

@@ -39,6 +39,7 @@ def _stage(version: JobVersion) -> stages.StageCommand:
         timeout_s=settings.WEIR_COMPILE_TIMEOUT_S,
         stdin=version.params,
         pipeline=version.job.pipeline,
+        package=version.package_id,
         result="graph",
     )
 

@@ -20,7 +20,7 @@ OTHER_VALUE: Final = "another value, which is secret"
 class Difference:
     """`before` and `after` are JSON values, with secrets masked; None: absent."""
 
-    part: str  #: "parameter", "setting", "parallelism" or "operator"; "version" before it is created
+    part: str  #: "parameter", "setting", "parallelism" or "operator"; "version": its package or state
     name: str
     before: Any
     after: Any
@@ -44,6 +44,8 @@ def _differences(base: JobVersion, other: JobVersion, schema: Schema) -> Iterato
     for name in ("parallelism", "max_parallelism"):
         if getattr(base, name) != getattr(other, name):
             yield Difference("parallelism", name, getattr(base, name), getattr(other, name))
+    if base.package_id != other.package_id:
+        yield Difference("version", "package", base.package_id, other.package_id)
     sides = mask(base.params, schema), mask(other.params, schema)
     for name in _changed(base.params, other.params):
         before, after = (params.get(name, ABSENT) for params in sides)

@@ -19,7 +19,7 @@ from console.jobs.services import (
     create_job,
     create_version,
     lock_job,
-    pipeline_schema,
+    parameter_schema,
     require_name,
 )
 from runtime.access.redaction import mask
@@ -171,7 +171,7 @@ def _values_like(version: JobVersion) -> dict[str, Any]:
     return {
         "parallelism": version.parallelism,
         "max_parallelism": version.max_parallelism,
-        "params": mask(version.params, pipeline_schema(version.job.pipeline)),
+        "params": mask(version.params, parameter_schema(version)),
         "settings": version.settings,
         "like": version,
     }

@@ -7,6 +7,7 @@ the job master inserts without Django. States of a run are those of `runtime.cor
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
@@ -31,9 +32,51 @@ def choices(enum: type[StrEnum], words: Mapping[str, str] = MappingProxyType({})
     return [(each.value, words.get(each) or each.value.replace("_", " ").capitalize()) for each in enum]
 
 
+class PackageState(StrEnum):
+    DESCRIBING = "describing"  #: a stage imports it
+    READY = "ready"
+    REJECTED = "rejected"  #: its code cannot be imported, or does not fit this deployment
+
+
+PACKAGE_STATES = choices(PackageState)
+
+
+class Package(models.Model):
+    """The code of jobs with its dependencies. The file is in the storage, under the digest of its contents."""
+
+    digest = models.TextField(primary_key=True)
+    size = models.BigIntegerField()  #: of the file
+    state = models.TextField(choices=PACKAGE_STATES, default=PackageState.DESCRIBING.value)
+    #: pipelines with their schemas, versions of Weir, Python and Arrow, and distributions; null: not described
+    description = models.JSONField(null=True, blank=True)
+    error = models.JSONField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+    created_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
+    #: time of the last wake-up of the describe stage, renewed while it runs
+    woken_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "weir_package"
+        ordering = ("-created_at", "digest")
+
+    def __str__(self) -> str:
+        return f"package {self.digest[:12]}"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether its description has not ended."""
+        return self.state == PackageState.DESCRIBING
+
+    @property
+    def pipelines(self) -> Mapping[str, Mapping[str, Any]]:
+        """The descriptions of its pipelines by name."""
+        return {each["name"]: each for each in (self.description or {}).get("pipelines", ())}
+
+
 class Pipeline(models.Model):
-    """A pipeline that `spark_jobs` offers, with the JSON schema of its parameters. Rows come from a sync, never from a
-    form.
+    """A pipeline that is installed or that a package offers, with the JSON schema of its parameters.
+
+    Rows come from a sync or from the description of a package, never from a form.
 
     `queries` is SQL by name, applicable to the state of any checkpoint of the pipeline's jobs.
     """
@@ -42,6 +85,8 @@ class Pipeline(models.Model):
     description = models.TextField(default="", db_default="")
     schema = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     queries = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
+    #: the newest package that offers it; null: it is installed beside Weir
+    package = models.ForeignKey(Package, models.PROTECT, null=True, blank=True, related_name="+")
     error = models.TextField(default="", db_default="")  #: why the pipeline cannot be used
     updated_at = models.DateTimeField(db_default=Now())
 
@@ -161,6 +206,8 @@ class JobVersion(models.Model):
     max_parallelism = models.IntegerField(default=DEFAULT_MAX_PARALLELISM, db_default=DEFAULT_MAX_PARALLELISM)
     params = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
     settings = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
+    #: the code of its runs; null: what is installed beside Weir
+    package = models.ForeignKey(Package, models.PROTECT, null=True, blank=True, related_name="versions")
     state = models.TextField(choices=VERSION_STATES, default=VersionState.COMPILING.value)
     graph = models.JSONField(null=True, blank=True)
     error = models.JSONField(null=True, blank=True)

@@ -1,6 +1,11 @@
-"""The registry of pipelines as rows, refreshed from `spark_jobs`, so that forms need not import it."""
+"""The registry of pipelines as rows, so that forms need not import it.
+
+A sync reads the pipelines that are installed beside Weir. A package that a user uploads is described by a stage, which
+imports it in a process of its own. A name belongs to the installed code or to packages, never to both.
+"""
 
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +15,22 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from console import wakeups
+from console.accounts.models import User
+from console.accounts.refusals import Refused
+from console.accounts.rights import require_upload
 from console.jobs import stages
-from console.jobs.models import Pipeline
+from console.jobs.models import Package, PackageState, Pipeline
+from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.io.package_archive import package_digest, read_archive
+from runtime.io.package_cache import package_path
+from runtime.io.store import open_store
 
 _TIMEOUT_S = 180  # a package whose import hangs takes `runtime.dataflow.pipelines.IMPORT_TIMEOUT_S` of this time
 _SYNC_PAUSE_S = 5  #: least age of the rows at which a request reads the registry again
 
 
 class OfferedPipeline(msgspec.Struct, frozen=True):
-    """A pipeline as `spark_jobs pipelines` prints it."""
+    """A pipeline as `spark_jobs pipelines` and `describe` print it."""
 
     name: str
     description: str = ""
@@ -50,12 +62,96 @@ def request_sync() -> None:
 
 
 def replace(offered: list[OfferedPipeline]) -> None:
-    """Makes the rows equal to `offered`. Jobs of a removed pipeline keep its name but get no new versions."""
+    """Makes the rows of installed pipelines equal to `offered`. A name that packages have stays theirs.
+
+    Jobs of a removed pipeline keep its name but get no new versions.
+    """
     with transaction.atomic():
+        names = [pipeline.name for pipeline in offered]
+        packaged = set(Pipeline.objects.filter(name__in=names, package__isnull=False).values_list("name", flat=True))
         for pipeline in offered:
-            columns = {**msgspec.structs.asdict(pipeline), "schema": _with_order(pipeline.schema), "updated_at": Now()}
-            Pipeline.objects.update_or_create(name=pipeline.name, defaults=columns)
-        Pipeline.objects.exclude(name__in=[pipeline.name for pipeline in offered]).delete()
+            if pipeline.name not in packaged:
+                _store(pipeline, None)
+        Pipeline.objects.filter(package=None).exclude(name__in=names).delete()
+
+
+def _store(pipeline: OfferedPipeline, package: Package | None) -> None:
+    columns = {**msgspec.structs.asdict(pipeline), "schema": _with_order(pipeline.schema), "updated_at": Now()}
+    Pipeline.objects.update_or_create(name=pipeline.name, defaults={**columns, "package": package})
+
+
+def upload_package(user: User, archive: bytes) -> Package:
+    """Stores a package and starts its description. A package that is stored already is returned as it is.
+
+    A repeated upload replaces a damaged file of the storage, and describes a rejected package again.
+
+    Raises:
+        Refused: not permitted, the archive is no package, or the storage fails.
+    """
+    require_upload(user)
+    try:
+        digest = package_digest(read_archive(archive))
+        _store_archive(digest, archive)
+    except JobRejected as error:
+        raise Refused(error.code, f"package: {error.detail}.", field="package") from error
+    except EnvironmentFailure as error:
+        detail = f"The package cannot be stored at the moment: {error}."
+        raise Refused("storage-failed", detail, status=HTTPStatus.SERVICE_UNAVAILABLE) from error
+    with transaction.atomic():
+        columns = {"size": len(archive), "created_by": user}
+        package, is_new = Package.objects.get_or_create(digest=digest, defaults=columns)
+        again = Package.objects.filter(pk=digest, state=PackageState.REJECTED)
+        if again.update(state=PackageState.DESCRIBING, error=None, woken_at=Now()) or is_new:
+            wakeups.after_commit(wakeups.PACKAGE_TASK, digest)
+        package.refresh_from_db()
+    return package
+
+
+def _store_archive(digest: str, archive: bytes) -> None:
+    """Stores the file unless an intact one is there. Equal packages may differ in their compression."""
+    store, path = open_store(str(settings.WEIR_STORAGE)), package_path(digest)
+    if store.create(path, archive):
+        return
+    try:
+        is_intact = package_digest(read_archive(store.get(path))) == digest
+    except JobRejected:
+        is_intact = False
+    if not is_intact:
+        store.put(path, [archive])
+
+
+def describe_package(digest: str) -> None:
+    """Describes a package in state `describing`. Any other state means a repeated message, which is ignored."""
+    describing = Package.objects.filter(pk=digest, state=PackageState.DESCRIBING)
+    if not describing.exists():
+        return
+    log = Path(settings.WEIR_LOGS) / f"describe-package-{digest[:12]}.log"
+    stage = stages.StageCommand(arguments=["describe"], log=log, timeout_s=_TIMEOUT_S, package=digest)
+    try:
+        description = stages.run(stage, lambda _: bool(describing.update(woken_at=Now())))
+        offered = msgspec.convert(description["pipelines"], list[OfferedPipeline])
+        _require_free_names(offered)
+    except stages.StageInterrupted:
+        return
+    except (msgspec.ValidationError, KeyError, TypeError) as error:
+        describing.update(state=PackageState.REJECTED, error={"code": "stage-failed", "detail": f"describe: {error}."})
+    except stages.StageFailed as failed:
+        describing.update(state=PackageState.REJECTED, error=failed.error)
+    else:
+        for each in description["pipelines"]:
+            each["schema"] = _with_order(each["schema"])
+        with transaction.atomic():
+            if describing.update(state=PackageState.READY, description=description):
+                for pipeline in offered:
+                    _store(pipeline, Package(pk=digest))
+
+
+def _require_free_names(offered: list[OfferedPipeline]) -> None:
+    """Raises StageFailed if a pipeline is installed beside Weir: a version without a package would change its code."""
+    names = [pipeline.name for pipeline in offered]
+    if installed := Pipeline.objects.filter(name__in=names, package=None).first():
+        detail = f"{installed.name} is installed beside Weir too: uninstall it there, or give one another name."
+        raise stages.StageFailed("package-conflict", detail, "package")
 
 
 def _with_order(schema: dict[str, Any]) -> dict[str, Any]:

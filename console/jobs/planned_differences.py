@@ -27,7 +27,7 @@ def planned_differences(user: User, job: Job, values: Mapping[str, Any]) -> tupl
     like = newest or planned
     base = JobVersion(
         job=job, parallelism=like.parallelism, max_parallelism=like.max_parallelism,
-        params=newest.params if newest else {}, settings=newest.settings if newest else {},
+        package_id=like.package_id, params=newest.params if newest else {}, settings=newest.settings if newest else {},
     )  # fmt: skip
     changes = differences(base, planned, pipeline_schema(job.pipeline))
     if not changes and (newest is None or newest.state == VersionState.REJECTED):

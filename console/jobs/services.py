@@ -23,7 +23,7 @@ from console.jobs.code import package_change
 from console.jobs.differences import differences
 from console.jobs.inputs import check_params, parse_settings, parse_stored_settings
 from console.jobs.masking import require_references, unmask, unmask_settings
-from console.jobs.models import Job, JobVersion, Pipeline, VersionState
+from console.jobs.models import Job, JobVersion, Package, PackageState, Pipeline, VersionState
 from console.jobs.pipelines import request_sync
 from console.jobs.tags import require_match
 from runtime.access.redaction import redact_json
@@ -70,6 +70,7 @@ def create_version(
     params: dict[str, Any],
     settings: dict[str, Any] | None = None,
     max_parallelism: int | None = None,
+    package: str | None = None,
     message: str = "",
     request_key: str | None = None,
     if_match: str | None = None,
@@ -82,8 +83,11 @@ def create_version(
     A secret may be sent as the mask that `like` shows (default: the newest version). `if_match` is the `If-Match`
     header of the request.
     `max_parallelism` None: that of the newest version, because its checkpoints have as many key groups; for the first
-    version derived from `parallelism`. `skip_if_equal`: returns the newest version if it has the same values, and the
-    package that it was compiled from is installed unchanged. If only the package has changed, the message says so.
+    version derived from `parallelism`.
+    `package`: a digest, or "" for the installed code; None: as `like` or the newest version, and for the first version
+    the newest package that offers the pipeline.
+    `skip_if_equal`: returns the newest version if it has the same values, and the package that it was compiled from is
+    installed unchanged. If only the package has changed, the message says so.
     """
     require_define(user)
     if len(message) > MAX_MESSAGE_LENGTH or text_problem(message):
@@ -97,7 +101,7 @@ def create_version(
         newest = newest_version(job)
         values = checked_values(
             job, newest, parallelism=parallelism, params=params, settings=settings, max_parallelism=max_parallelism,
-            like=like,
+            package=package, like=like,
         )  # fmt: skip
         if skip_if_equal and newest is not None and _has_values(newest, values):
             change = package_change(newest)
@@ -135,6 +139,7 @@ def checked_values(
     params: dict[str, Any],
     settings: dict[str, Any] | None = None,
     max_parallelism: int | None = None,
+    package: str | None = None,
     like: JobVersion | None = None,
 ) -> dict[str, Any]:
     """The values of a version after `newest`, with defaults filled in and masks replaced by the secrets of `like`.
@@ -146,17 +151,19 @@ def checked_values(
         raise InvalidField("max_parallelism", f"must lie between 1 and {MAX_KEY_GROUPS}, not {max_parallelism}")
     if len(msgspec.json.encode(params)) > MAX_PARAMS_BYTES:
         raise InvalidField("params", f"must have {MAX_PARAMS_BYTES} bytes at most")
-    schema = _usable_pipeline(job.pipeline).schema
+    base = like or newest
+    code = _package_of(_usable_pipeline(job.pipeline), base, package)
+    schema = _schema(job.pipeline, code)
     derived = newest.max_parallelism if newest else default_max_parallelism(parallelism)
     groups = derived if max_parallelism is None else max_parallelism
     require_parallelism(parallelism, groups)
-    base = like or newest
     settings = unmask_settings(settings or {}, base.settings if base else {})
     checked = msgspec.to_builtins(parse_settings(settings))
     require_references(params, schema)
     params = unmask(params, base.params if base else {}, schema)
     check_params(params, schema)
-    return {"parallelism": parallelism, "max_parallelism": groups, "params": params, "settings": checked}
+    return {"parallelism": parallelism, "max_parallelism": groups, "params": params, "settings": checked,
+            "package_id": code and code.pk}  # fmt: skip
 
 
 def _has_values(version: JobVersion, values: Mapping[str, Any]) -> bool:
@@ -223,10 +230,36 @@ def ready_versions(job: Job) -> QuerySet[JobVersion]:
 
 def parameter_schema(version: JobVersion) -> dict[str, Any]:
     """The parameter schema of a version; {} if its pipeline is no longer installed."""
-    return pipeline_schema(version.job.pipeline)
+    return _schema(version.job.pipeline, version.package)
+
+
+def _schema(pipeline: str, package: Package | None) -> dict[str, Any]:
+    return pipeline_schema(pipeline) if package is None else dict(package.pipelines[pipeline]["schema"])
+
+
+def _package_of(pipeline: Pipeline, base: JobVersion | None, digest: str | None) -> Package | None:
+    """The package of a new version; None: the installed code.
+
+    Raises:
+        InvalidField: there is no such package, it is not ready, or it does not offer the pipeline.
+    """
+    package = pipeline.package if base is None else base.package
+    if digest is not None:
+        package = Package.objects.filter(pk=digest).first()
+    if package is None and digest:
+        raise InvalidField("package", f"there is no package {digest}; `weir package` uploads one")
+    if package is None and pipeline.package is not None:
+        raise InvalidField("package", f"{pipeline.name} is not installed: name a package that offers it")
+    if package is not None and package.state != PackageState.READY:
+        raise InvalidField("package", f"{package.pk} is {package.state}; a version needs one that is ready")
+    if package is not None and pipeline.name not in package.pipelines:
+        offered = ", ".join(package.pipelines)
+        raise InvalidField("package", f"{package.pk} does not offer {pipeline.name!r}; it offers {offered}")
+    return package
 
 
 def pipeline_schema(name: str) -> dict[str, Any]:
+    """The parameter schema of a pipeline: of the newest package that offers it, or of what is installed."""
     pipeline = Pipeline.objects.filter(pk=name).first()
     return pipeline.schema if pipeline else {}
 

@@ -46,6 +46,7 @@ class StageCommand:
     timeout_s: float
     stdin: Any = None
     pipeline: str = ""  #: whose named connections the stage may use
+    package: str | None = None  #: digest of the package with the job's code
     environment: Mapping[str, str] = field(default_factory=dict)  #: added to the environment of all stages
     result: str = ""  #: member of the printed object that is the result; "": all of it
 
@@ -63,7 +64,7 @@ def run(stage: StageCommand, still_wanted: Callable[[Any], bool] = lambda _: Tru
         stdin.write(msgspec.json.encode(stage.stdin))
         stdin.seek(0)
         command = [*settings.WEIR_STAGES_COMMAND, *stage.arguments]
-        environment = stage_environment(stage.pipeline) | dict(stage.environment)
+        environment = stage_environment(stage.pipeline, stage.package) | dict(stage.environment)
         with Child(command, stage.log, stdin=stdin, stdout=stdout, environment=environment) as child:
             _watch(child, stage, lambda: still_wanted(_progress(stdout.fileno())))
             code = child.end()

@@ -11,7 +11,7 @@ from django.db.models import Case, DateTimeField, Expression, F, Func, Q, QueryS
 from django.db.models.functions import Now
 
 from console import wakeups
-from console.jobs.models import JobVersion, Run, StandingStage, VersionState
+from console.jobs.models import JobVersion, Package, PackageState, Run, StandingStage, VersionState
 from console.runs import run_store, standing_stages
 from console.runs.lease import ago
 from runtime.core.job.lifecycle import RunState
@@ -69,6 +69,10 @@ def resend_wake_ups() -> None:
     for version in stuck.only("pk"):
         JobVersion.objects.filter(pk=version.pk).update(woken_at=Now())
         wakeups.send(wakeups.COMPILE_TASK, version.pk)
+    undescribed = Package.objects.filter(state=PackageState.DESCRIBING, woken_at__lte=ago(RESEND_COMPILE_S))
+    for package in undescribed.only("pk"):
+        Package.objects.filter(pk=package.pk).update(woken_at=Now())
+        wakeups.send(wakeups.PACKAGE_TASK, package.pk)
 
 
 def _overdue(waiting: QuerySet[Any]) -> QuerySet[Any]:

@@ -69,7 +69,8 @@ class _RunSupervisor(Supervisor):
         with scratch_folder(f"run-{self._run_id}", token) as scratch:
             try:
                 pulse = HeartbeatFile(log_file.with_suffix(".beat"))
-                environment = self._record(child_environment.master_environment, pulse.file, self._version.job.pipeline)
+                names = self._version.job.pipeline, self._version.package_id
+                environment = self._record(child_environment.master_environment, pulse.file, *names)
                 if environment is None:
                     return StopReason.SHUTDOWN
                 child = Child(command, log_file, stdin=subprocess.PIPE, environment=environment | scratch)

@@ -96,7 +96,7 @@ class _StageSupervisor(Supervisor):
         began = time.monotonic()
         name = f"stage-run-{self._stage.run_id}-{self._stage.operator}".replace("/", "_")
         first_line = msgspec.json.encode(self._version.params) + b"\n"
-        environment = self._record(stage_environment, self._version.job.pipeline)
+        environment = self._record(stage_environment, self._version.job.pipeline, self._version.package_id)
         if environment is None:
             self._stop(StopReason.SHUTDOWN)
             return None

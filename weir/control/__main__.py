@@ -15,7 +15,7 @@ import click
 from runtime.core.job.lifecycle import RunState, may_start
 from runtime.errors import JobRejected, WeirError
 from runtime.libraries import DISTRIBUTION
-from weir.control import authors, bulk, changes, definition, maintenance, plans, processes, snapshots
+from weir.control import authors, bulk, changes, definition, maintenance, package, plans, processes, snapshots
 from weir.control.command import (
     FAILED,
     confirm,
@@ -411,7 +411,7 @@ def withdraw(console: Console, /, operation: str, as_json: bool) -> None:
         click.echo(withdrawn["id"])
 
 
-PARTS = (authors, processes, bulk, changes, snapshots)
+PARTS = (authors, package, processes, bulk, changes, snapshots)
 for command in (*(each for part in PARTS for each in part.COMMANDS), maintenance.maintenance):
     main.add_command(command)
 

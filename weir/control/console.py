@@ -127,6 +127,15 @@ class Console:
                 return version
         raise Refused(f"version {version['number']} of {job['name']} is not compiled yet; see --version")
 
+    def upload_package(self, data: bytes, timeout_s: float) -> Row:
+        """The stored package, once it is described, or as it is after `timeout_s`. Raises Refused, Unreachable."""
+        stored = self._send("POST", "packages/", content=data, headers={"Content-Type": "application/zip"})
+        for row in self._until_deadline(f"packages/{stored['digest']}/", timeout_s):
+            stored = row
+            if stored["state"] != "describing":
+                break
+        return dict(stored)
+
     # ------------------------------------------------------------ operations
 
     def request(self, job: Row, kind: str, params: Row, reason: str) -> Row:

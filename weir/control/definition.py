@@ -15,7 +15,7 @@ from runtime.yaml_text import load_yaml
 from weir.control.console import Console, Refused, Row
 
 _FACTS: Final = ("description", "owner", "tags", "runbook", "max_silence_s")  #: about the job, without versions
-_VALUES: Final = ("parallelism", "max_parallelism", "params", "settings")  #: of a version
+_VALUES: Final = ("parallelism", "max_parallelism", "params", "settings", "package")  #: of a version
 _REQUIRED: Final = ("name", "pipeline", "parallelism", "params")
 _FIELDS: Final = ("name", "pipeline", *_FACTS, *_VALUES)
 _WORDS: Final = {dict: "a mapping", list: "a list", int: "a whole number", str: "a text"}
@@ -27,12 +27,18 @@ _KINDS: Final = {
     "max_silence_s": int,
     "name": str,
     "pipeline": str,
+    "package": str,
 }
 
 
 def export(job: Row, version: Row) -> str:
     """The document of a job with the values of `version`. Secrets are masked; a mask keeps the stored secret."""
-    document = {**{name: job[name] for name in ("name", "pipeline", *_FACTS)}, **{v: version[v] for v in _VALUES}}
+    document = {
+        **{name: job[name] for name in ("name", "pipeline", *_FACTS)},
+        **{v: version[v] for v in _VALUES if v != "package"},
+    }
+    if version["package"]:
+        document["package"] = version["package"]
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     return text
 

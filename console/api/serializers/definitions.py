@@ -25,7 +25,7 @@ from console.jobs.editing import (
 )
 from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.masking import mask_settings
-from console.jobs.models import Connection, Job, JobVersion, Pipeline, ReviewPolicy, choices
+from console.jobs.models import Connection, Job, JobVersion, Package, Pipeline, ReviewPolicy, choices
 from runtime.access.redaction import mask
 from runtime.core.job.graph import Guarantee
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
@@ -34,7 +34,13 @@ from runtime.core.job.key_groups import MAX_KEY_GROUPS
 class PipelineSerializer(serializers.ModelSerializer[Pipeline]):
     class Meta:
         model = Pipeline
-        fields = ("name", "description", "schema", "queries", "error", "updated_at")
+        fields = ("name", "description", "schema", "queries", "package", "error", "updated_at")
+
+
+class PackageSerializer(serializers.ModelSerializer[Package]):
+    class Meta:
+        model = Package
+        fields = ("digest", "size", "state", "description", "error", "created_at", "created_by")
 
 
 class ConnectionSerializer(serializers.ModelSerializer[Connection]):
@@ -166,6 +172,13 @@ class VersionRequest(StrictSerializer):
     )
     params = serializers.DictField()
     settings = SettingsField(required=False)
+    package = serializers.RegexField(
+        r"^([0-9a-f]{64})?\Z",
+        required=False,
+        allow_blank=True,
+        help_text="Digest of a package; empty: the installed code. Default: as the newest version, else the newest "
+        "package that offers the pipeline.",
+    )
     message = serializers.CharField(
         required=False, allow_blank=True, default="", max_length=services.MAX_MESSAGE_LENGTH
     )
@@ -242,11 +255,14 @@ class PromiseSerializer(serializers.Serializer[Any]):
 
 
 def schema_of(serializer: serializers.BaseSerializer[Any], version: JobVersion) -> Any:
-    """The parameter schema of `version`, read once per list, whose rows share a job."""
-    schemas = cast(dict[str, Any], serializer.context).setdefault("schemas", {})
-    if version.job_id not in schemas:
-        schemas[version.job_id] = services.parameter_schema(version)
-    return schemas[version.job_id]
+    """The parameter schema of `version`, read once per list for each package, as its rows share a job."""
+    schemas, key = (
+        cast(dict[str, Any], serializer.context).setdefault("schemas", {}),
+        (version.job_id, version.package_id),
+    )
+    if key not in schemas:
+        schemas[key] = services.parameter_schema(version)
+    return schemas[key]
 
 
 class VersionSerializer(serializers.ModelSerializer[JobVersion]):
@@ -261,6 +277,6 @@ class VersionSerializer(serializers.ModelSerializer[JobVersion]):
     class Meta:
         model = JobVersion
         fields = (
-            "id", "job", "number", "parallelism", "max_parallelism", "params", "settings", "state", "graph",
-            "promise", "error", "message", "created_at", "created_by",
+            "id", "job", "number", "parallelism", "max_parallelism", "params", "settings", "package", "state",
+            "graph", "promise", "error", "message", "created_at", "created_by",
         )  # fmt: skip

@@ -102,12 +102,53 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Package",
+            fields=[
+                ("digest", models.TextField(primary_key=True, serialize=False)),
+                ("size", models.BigIntegerField()),
+                (
+                    "state",
+                    models.TextField(
+                        choices=[("describing", "Describing"), ("ready", "Ready"), ("rejected", "Rejected")],
+                        default="describing",
+                    ),
+                ),
+                ("description", models.JSONField(blank=True, null=True)),
+                ("error", models.JSONField(blank=True, null=True)),
+                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("woken_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                (
+                    "created_by",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "weir_package",
+                "ordering": ("-created_at", "digest"),
+            },
+        ),
+        migrations.CreateModel(
             name="Pipeline",
             fields=[
                 ("name", models.TextField(primary_key=True, serialize=False)),
                 ("description", models.TextField(db_default="", default="")),
                 ("schema", models.JSONField(db_default=models.Value({}, models.JSONField()), default=dict)),
                 ("queries", models.JSONField(db_default=models.Value({}, models.JSONField()), default=dict)),
+                (
+                    "package",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="jobs.package",
+                    ),
+                ),
                 ("error", models.TextField(db_default="", default="")),
                 ("updated_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ],
@@ -169,6 +210,16 @@ class Migration(migrations.Migration):
                     models.TextField(
                         choices=[("compiling", "Compiling"), ("ready", "Ready"), ("rejected", "Rejected")],
                         default="compiling",
+                    ),
+                ),
+                (
+                    "package",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="versions",
+                        to="jobs.package",
                     ),
                 ),
                 ("graph", models.JSONField(blank=True, null=True)),

@@ -184,8 +184,8 @@ def _copy_definition(row: Operation, version: JobVersion, name: str, snapshot: C
     )  # fmt: skip
     copy = JobVersion(
         job=clone, number=1, parallelism=version.parallelism, max_parallelism=version.max_parallelism,
-        params=version.params, settings=version.settings, state=VersionState.READY, graph=version.graph,
-        message=f"Version {version.number} of {job.name}", created_by=row.requested_by,
+        params=version.params, settings=version.settings, package_id=version.package_id, state=VersionState.READY,
+        graph=version.graph, message=f"Version {version.number} of {job.name}", created_by=row.requested_by,
     )  # fmt: skip
     return clone, copy
 

@@ -28,7 +28,7 @@ from console.health.models import HousekeepingPass
 from console.health.passes import RECONCILER
 from console.health.readiness import READINESS
 from console.housekeeping.advance import advance_rows
-from console.jobs.models import Job, JobVersion, Pipeline, Run
+from console.jobs.models import Job, JobVersion, Package, Pipeline, Run
 from console.operations.models import BulkOperation, Operation, Schedule
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.settings import JobSettings
@@ -129,6 +129,8 @@ def routes(make_run: MakeRun, make_checkpoint: MakeCheckpoint, settings: Setting
         "tokens": "/api/v1/auth/tokens/",
         "current-token": "/api/v1/auth/tokens/current/",
         "pipelines": "/api/v1/pipelines/",
+        "packages": "/api/v1/packages/",
+        "package": f"/api/v1/packages/{Package.objects.create(digest='0' * 64, size=1).pk}/",
         "connections": "/api/v1/connections/",
         "jobs": "/api/v1/jobs/",
         "job": job,

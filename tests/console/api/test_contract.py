@@ -31,12 +31,12 @@ AT: Final = datetime(2026, 1, 1, tzinfo=UTC)
 #: Fields that a request may be refused for, although the document allows it: they depend on rows, on settings, on the
 #: parameters of a pipeline or on each other.
 BY_ROWS: Final[Mapping[str, tuple[str, ...]]] = {
-    "POST /api/v1/jobs/": ("/duplicate_of", "/start", "/name", "/params"),
+    "POST /api/v1/jobs/": ("/duplicate_of", "/start", "/name", "/params", "/package"),
     "PATCH /api/v1/jobs/{id}/": ("/name", "/owner", "/tags", "/runbook"),
     "POST /api/v1/jobs/bulk/": ("/jobs", "/tags"),
     "POST /api/v1/jobs/{job}/operations/": ("/params",),
-    "POST /api/v1/jobs/{job}/versions/": ("/params", "/parallelism", "/settings"),
-    "POST /api/v1/jobs/{job}/versions/difference/": ("/params", "/parallelism", "/settings"),
+    "POST /api/v1/jobs/{job}/versions/": ("/params", "/parallelism", "/settings", "/package"),
+    "POST /api/v1/jobs/{job}/versions/difference/": ("/params", "/parallelism", "/settings", "/package"),
     "GET /api/v1/jobs/{job}/checkpoints/compare/": ("/other", "/base"),
     "GET /api/v1/jobs/{job}/checkpoints/retention/": ("/keep",),
     "GET /api/v1/jobs/{job}/mapping/": ("/params/path",),
@@ -45,6 +45,8 @@ BY_ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "GET /api/v1/runs/{run}/metrics/": ("/operator", "/from", "/to", "/step"),
     "GET /api/v1/runs/{run}/metrics/subtasks/": ("/operator",),
 }
+
+schemathesis.serializer.alias("application/zip", "application/octet-stream")
 
 
 def findings(config: dict[str, Any], document: Any, token: str | None, leaver: User) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 from console.accounts.models import User
 from console.housekeeping import reconciler
 from console.housekeeping.advance import advance_rows
-from console.jobs.models import Job, JobVersion, Run
+from console.jobs.models import Job, JobVersion, Package, Run
 from console.operations.models import Operation
 from console.runs import lost_leases, run_store
 from console.runs.lease import ago
@@ -74,7 +74,7 @@ def test_a_pass_that_finds_no_work_is_short(
 ) -> None:
     """There is one a second, for as long as the console runs."""
     claimed(make_run)
-    leases, wake_ups, stages, remainder = 4, 3, 1, 3
+    leases, wake_ups, stages, remainder = 4, 4, 1, 3
     with django_assert_num_queries(leases + wake_ups + stages + remainder):
         reconciler.reconcile()
 
@@ -168,11 +168,11 @@ def test_the_start_of_postgres_is_asked_of_postgres(make_run: MakeRun) -> None:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int | str]]:
     """The wake-ups that reach the broker's client."""
     from console.celery import app
 
-    messages: list[tuple[str, int]] = []
+    messages: list[tuple[str, int | str]] = []
 
     def note(task: str, args: tuple[int], **_: Any) -> None:
         messages.append((task.rpartition(".")[2], args[0]))
@@ -181,7 +181,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return messages
 
 
-def test_what_waits_is_woken_again_after_a_while(make_run: MakeRun, sent: list[tuple[str, int]]) -> None:
+def test_what_waits_is_woken_again_after_a_while(make_run: MakeRun, sent: list[tuple[str, int | str]]) -> None:
     run = make_run(RunState.QUEUED)
     lost_leases.resend_wake_ups()
     assert sent == [], "the first message is on its way"
@@ -191,7 +191,7 @@ def test_what_waits_is_woken_again_after_a_while(make_run: MakeRun, sent: list[t
     assert sent == [("supervise_run", run.pk)]
 
 
-def test_a_version_that_nobody_compiles_is_woken_again(job: Job, sent: list[tuple[str, int]]) -> None:
+def test_a_version_that_nobody_compiles_is_woken_again(job: Job, sent: list[tuple[str, int | str]]) -> None:
     version = JobVersion.objects.create(job=job, number=1, parallelism=1)
     lost_leases.resend_wake_ups()
     assert sent == []
@@ -199,6 +199,16 @@ def test_a_version_that_nobody_compiles_is_woken_again(job: Job, sent: list[tupl
     lost_leases.resend_wake_ups()
     lost_leases.resend_wake_ups()
     assert sent == [("compile_version", version.pk)]
+
+
+def test_a_package_that_nobody_describes_is_woken_again(db: None, sent: list[tuple[str, int | str]]) -> None:
+    package = Package.objects.create(digest="0" * 64, size=1)
+    reconciler.reconcile()
+    assert sent == []
+    Package.objects.update(woken_at=Now() - timedelta(minutes=1))
+    reconciler.reconcile()
+    reconciler.reconcile()
+    assert sent == [("describe_package", package.pk)]
 
 
 # ---------------------------------------------------------------- operations

@@ -15,7 +15,7 @@ from console.accounts.refusals import Conflict, Refused
 from console.checkpoints.models import Checkpoint
 from console.health.collection import collect
 from console.housekeeping.advance import advance_operations, advance_rows
-from console.jobs.models import Job, JobVersion, Run
+from console.jobs.models import Job, JobVersion, Package, Run
 from console.operations.console_work import WorkWithdrawn
 from console.operations.kinds.snapshot import drill
 from console.operations.kinds.snapshot.drill import Drill
@@ -77,6 +77,15 @@ def test_a_clone_is_a_job_of_its_own_that_discards_its_output(operator: User, sn
     clone.refresh_from_db()
     assert clone.last_checkpoint_id >= snapshot.number
     assert snapshot.run.state == "running", "the job goes on"
+
+
+def test_a_clone_runs_the_package_of_its_version(operator: User, snapshot: Checkpoint) -> None:
+    package = Package.objects.create(
+        digest="0" * 64, size=1, state="ready", description={"pipelines": [{"name": "flights", "schema": {}}]}
+    )
+    JobVersion.objects.filter(job=snapshot.job).update(package=package)
+    row = ask(operator, snapshot)
+    assert Run.objects.get(pk=row.result["run"]).version.package == package  # type: ignore[index]
 
 
 def test_its_savepoint_has_the_state_of_all_operators_but_sinks(operator: User, snapshot: Checkpoint) -> None:

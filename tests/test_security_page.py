@@ -18,6 +18,11 @@ TESTS: Final = {
     "The permission `operations.add_operation`": (
         "console/operations/test_kinds.py::test_it_needs_the_permission_and_the_scope_of_its_right"
     ),
+    "The permission `jobs.add_package`": (
+        "console/api/test_packages.py::test_a_definer_without_the_permission_uploads_nothing"
+    ),
+    "An uploaded package": "io/test_package_archive.py::test_an_entry_that_no_package_has_is_refused",
+    "A damaged package": "io/test_package_cache.py::test_another_package_under_the_digest_is_refused_by_name",
     "Only a user of the admin": "console/jobs/test_connections.py::test_a_definer_makes_no_connection",
     "A token does what both": "console/api/test_scopes.py::test_a_scope_gives_no_permission",
     "A token has no scope": "console/accounts/test_credentials.py::test_a_token_has_no_scope_unless_it_is_chosen",

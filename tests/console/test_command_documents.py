@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from console.jobs.models import Job, JobVersion, Pipeline
+from console.jobs.models import Job, JobVersion, Package, Pipeline
 from console.jobs.services import store_graph
 from tests.console.conftest import GRAPH, Commands
 
@@ -66,6 +66,30 @@ def test_a_version_that_would_be_created_is_a_difference(
     JobVersion.objects.update(state="rejected")
     assert weir("diff", "-f", str(file), code=1).stdout == 'version state: "rejected" -> "compiling"\n'
     assert weir("apply", "-f", str(file)).stdout == "daily sums: version 2 created\n"
+
+
+def test_a_definition_names_a_package_and_keeps_it(
+    weir: Commands, job: Job, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    """A package is a difference as a parameter is. A document without a package keeps that of the newest version."""
+    description = {"pipelines": [{"name": "sums", "schema": pipeline.schema}]}
+    first, second = (
+        Package.objects.create(digest=digit * 64, size=1, state="ready", description=description) for digit in "12"
+    )
+    Pipeline.objects.update(package=first)
+    file = tmp_path / "job.yaml"
+    text = "name: nightly\npipeline: sums\nparallelism: 2\nparams: {path: in}\n"
+    file.write_text(text)
+    weir("apply", "-f", str(file))
+    assert f"package: '{first.pk}'" in weir("export", "nightly").stdout
+    file.write_text(f"{text}package: '{second.pk}'\n")
+    line = f'version package: "{first.pk}" -> "{second.pk}"\n'
+    assert weir("diff", "-f", str(file), code=1).stdout == line
+    assert weir("apply", "-f", str(file)).stdout == "nightly: version 2 created\n"
+    file.write_text(text)
+    assert weir("apply", "-f", str(file)).stdout == "nothing to change\n"
+    file.write_text(f"{text}package: 7\n")
+    assert "package: must be a text, not 7" in weir("apply", "-f", str(file), code=3).stderr
 
 
 @pytest.mark.parametrize("message", ["", "new rates"])

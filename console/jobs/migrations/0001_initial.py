@@ -17,10 +17,10 @@ IMMUTABLE = """
 CREATE FUNCTION weir_version_is_immutable() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF ROW(NEW.job_id, NEW.number, NEW.parallelism, NEW.max_parallelism, NEW.params, NEW.settings, NEW.state, NEW.graph,
-           NEW.message, NEW.error)
+           NEW.message, NEW.error, NEW.package_id)
        IS DISTINCT FROM
        ROW(OLD.job_id, OLD.number, OLD.parallelism, OLD.max_parallelism, OLD.params, OLD.settings, OLD.state, OLD.graph,
-           OLD.message, OLD.error)
+           OLD.message, OLD.error, OLD.package_id)
     THEN
         RAISE EXCEPTION 'version % of job % is %: it cannot change, make a new one', OLD.number, OLD.job_id, OLD.state
             USING ERRCODE = 'check_violation';

@@ -14,7 +14,7 @@ from console.jobs import editing
 from console.jobs.differences import compared_versions, differences
 from console.jobs.models import Job, JobVersion
 from console.jobs.planned_differences import planned_differences
-from console.jobs.services import create_version, pipeline_schema
+from console.jobs.services import create_version, parameter_schema, pipeline_schema
 from console.runs.selectors import latest_run
 from console.ui.forms.forms import NEW_VERSION, EditForm, YamlForm, add_refusal
 from console.ui.live.page import LivePage, PageContent, page, require_login, user_of
@@ -84,7 +84,7 @@ def version_as_yaml(request: HttpRequest, pk: int) -> HttpResponse:
     """A new version as a YAML document instead of fields, or its differences from the newest."""
     job, status = get_object_or_404(Job, pk=pk), 200
     newest = job.versions.order_by("-number").first()
-    schema = pipeline_schema(job.pipeline)
+    schema = parameter_schema(newest) if newest else pipeline_schema(job.pipeline)
     reason, planned = define_refusal(request.user), None
     form = YamlForm.of(request.POST if request.method == "POST" and not reason else None, newest, schema)
     if request.method == "POST":

@@ -171,7 +171,9 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
     pipeline = Pipeline.objects.filter(pk=job.pipeline).first()
     newest = job.versions.order_by("-number").first()
     data = request.POST if request.method == "POST" else None
-    forms = VersionForms(pipeline.schema if pipeline else {}, data, like=newest, fixed_by=_newest_state(job))
+    # A new version keeps the package of the newest, which need not be the newest package of the pipeline.
+    schema = services.parameter_schema(newest) if newest else pipeline.schema if pipeline else {}
+    forms = VersionForms(schema, data, like=newest, fixed_by=_newest_state(job))
     planned, compares = None, request.POST.get("act") == "compare"
     if data is not None and forms.is_valid():
         try:

@@ -126,7 +126,8 @@ def test_a_bad_version_is_refused_by_field(definer: User, job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["parallelism = 3", "params = '{}'", "graph = NULL", "state = 'compiling'", "settings = '[]'"]
+    "change",
+    ["parallelism = 3", "params = '{}'", "graph = NULL", "state = 'compiling'", "settings = '[]'", "package_id = 'x'"],
 )
 def test_a_ready_version_cannot_change_even_by_sql(version: JobVersion, change: str) -> None:
     with pytest.raises(IntegrityError, match="it cannot change"), transaction.atomic(), connection.cursor() as cursor:

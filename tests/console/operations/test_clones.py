@@ -79,11 +79,12 @@ def test_a_clone_is_a_job_of_its_own_that_discards_its_output(operator: User, sn
     assert snapshot.run.state == "running", "the job goes on"
 
 
-def test_a_clone_runs_the_package_of_its_version(operator: User, snapshot: Checkpoint) -> None:
+def test_a_clone_runs_the_package_of_its_version(operator: User) -> None:
     package = Package.objects.create(
         digest="0" * 64, size=1, state="ready", description={"pipelines": [{"name": "flights", "schema": {}}]}
     )
-    JobVersion.objects.filter(job=snapshot.job).update(package=package)
+    snapshot = rows.checkpoint(rows.run(rows.job(version={"package": package})), 7)
+    store(snapshot)
     row = ask(operator, snapshot)
     assert Run.objects.get(pk=row.result["run"]).version.package == package  # type: ignore[index]
 

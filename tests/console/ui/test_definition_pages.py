@@ -9,7 +9,7 @@ from django.test import Client
 
 from console.accounts.models import User
 from console.jobs import pipelines
-from console.jobs.models import Job, JobVersion, Pipeline
+from console.jobs.models import Job, JobVersion, Package, Pipeline
 from tests.console.ui import blocks, rows
 
 FILLED = {"pipeline": "flights", "name": "delays", "description": "", "parallelism": "2", "max_parallelism": "128",
@@ -317,3 +317,17 @@ def test_rows_are_sent_as_inputs_of_the_same_name(at_console: Client) -> None:
     assert JobVersion.objects.get().params == {"regions": ["eu", "us"], "limits": {"eu": 7}}
     none = {**sent, "name": "none", "params-regions": ["", ""], "params-limits-name": [""], "params-limits": [""]}
     assert "should be non-empty" in blocks.text(at_console.post("/jobs/new/", none))
+
+
+def test_a_new_version_has_the_parameters_of_the_package_that_it_keeps(at_console: Client) -> None:
+    """The newest package of the pipeline may have others."""
+    schema = {"type": "object", "properties": {"shop": {"type": "string"}}, "required": ["shop"]}
+    offered = {"name": "flights", "schema": schema}
+    package = Package.objects.create(digest="a" * 64, size=1, state="ready", description={"pipelines": [offered]})
+    newer = Package.objects.create(digest="b" * 64, size=1, state="ready", description={"pipelines": []})
+    job = rows.job(version={"package": package, "params": {"shop": "north"}})
+    Pipeline.objects.filter(pk=job.pipeline).update(package=newer)
+    page = at_console.get(f"/jobs/{job.pk}/versions/new/").content.decode()
+    assert 'name="params-shop" value="north"' in page
+    assert "params-input" not in page
+    assert "shop: north" in at_console.get(f"/jobs/{job.pk}/versions/yaml/").content.decode()

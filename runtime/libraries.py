@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -50,6 +49,7 @@ def base_versions() -> dict[str, str]:
     A host may have further distributions, such as tools and packages of pipelines.
     """
     from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
 
     versions: dict[str, str] = {}
     waiting = [(DISTRIBUTION, frozenset(metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ()))]
@@ -60,7 +60,7 @@ def base_versions() -> dict[str, str]:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:  # of an extra that is not installed
             continue
-        versions[normal_name(name)] = distribution.version
+        versions[canonicalize_name(name)] = distribution.version
         for text in distribution.requires or ():
             required = Requirement(text)
             key = required.name, frozenset(required.extras)
@@ -69,11 +69,6 @@ def base_versions() -> dict[str, str]:
                 done.add(key)
                 waiting.append(key)
     return versions
-
-
-def normal_name(distribution: str) -> str:
-    """The name of a distribution as the index compares it."""
-    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def import_library(module: str, extra: str) -> Any:

@@ -31,7 +31,8 @@ _UP_TIMEOUT_S: Final = 240.0
 _DOWN_TIMEOUT_S: Final = 60.0
 #: Folders that a stack creates in `var`.
 _DATA_FOLDERS: Final = (
-    "storage", "inputs", "secrets", "demo", "data/examples", "spark", "spark-events", "weir-spark", "log", "run",
+    "storage", "inputs", "packages", "secrets", "demo", "data/examples", "spark", "spark-events", "weir-spark", "log",
+    "run",
 )  # fmt: skip
 
 
@@ -133,6 +134,8 @@ def _clean(settings: Settings, arguments: argparse.Namespace) -> int:
     """Stops the stack and removes only the folders that a stack creates. Other files in `var` stay."""
     _down(settings, arguments)
     folders.remove_service_folders(settings.var)
+    for place, _, _ in os.walk(settings.var / "packages"):
+        Path(place).chmod(0o700)  # folders of a package are read-only
     for name in _DATA_FOLDERS:
         shutil.rmtree(settings.var / name, ignore_errors=True)
     with contextlib.suppress(OSError):  # files of users stay

@@ -22,8 +22,10 @@ MAX_UNPACKED_BYTES: Final = 512 * 2**20
 MAX_FILE_BYTES: Final = 128 * 2**20  #: one file at a time is held unpacked
 MAX_FILES: Final = 20_000
 MAX_NAME_BYTES: Final = 1_000
+MAX_NAME_PARTS: Final = 32
 _FIXED_TIME: Final = (1980, 1, 1, 0, 0, 0)
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENTRY_SIGNATURE: Final = b"PK\x01\x02"  #: begins each entry of the archive's directory
 _ENCRYPTED_FLAG: Final = 0x1
 _CACHE_FOLDER: Final = "__pycache__"
 _BYTECODE: Final = ".pyc"
@@ -90,15 +92,26 @@ def read_archive(data: bytes) -> Iterator[tuple[str, bytes]]:
     """
     if len(data) > MAX_ARCHIVE_BYTES:
         _refuse(f"it has {len(data):,} bytes, and a package may have {MAX_ARCHIVE_BYTES:,}")
+    if (count := data.count(_ENTRY_SIGNATURE)) > MAX_FILES:  # `zipfile` holds an object for each, 20 times as large
+        _refuse_count(count)
     with _damage(), zipfile.ZipFile(BytesIO(data)) as archive:
         entries = archive.infolist()
         _check_entries(entries)
         for entry in sorted(entries, key=lambda entry: entry.filename):
-            yield entry.filename, archive.read(entry)
+            yield entry.filename, _content(archive, entry)
+
+
+def _content(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """The content of an entry. `ZipFile.read` would inflate all of it before it compares the size."""
+    with archive.open(entry) as source:
+        content = source.read(entry.file_size + 1)
+    if len(content) != entry.file_size:
+        _refuse(f"its archive is damaged: {entry.filename} has another size than its directory has")
+    return content
 
 
 def unpack_archive(data: bytes, folder: Path) -> str:
-    """Writes the files of an archive below `folder`, which must not exist. Returns the digest of the package.
+    """Writes the files of an archive below `folder`, which must be empty. Returns the digest of the package.
 
     Raises:
         JobRejected: as `read_archive`.
@@ -116,7 +129,7 @@ def unpack_archive(data: bytes, folder: Path) -> str:
 
 def _check_entries(entries: list[zipfile.ZipInfo]) -> None:
     if not 0 < len(entries) <= MAX_FILES:
-        _refuse(f"it has {len(entries):,} files, and a package has 1 to {MAX_FILES:,}")
+        _refuse_count(len(entries))
     if (size := sum(entry.file_size for entry in entries)) > MAX_UNPACKED_BYTES:
         _refuse(f"it unpacks to {size:,} bytes, and a package may have {MAX_UNPACKED_BYTES:,}")
     files = {entry.orig_filename for entry in entries}
@@ -134,6 +147,8 @@ def _problem_of(entry: zipfile.ZipInfo) -> str:
     name, mode = entry.orig_filename, entry.external_attr >> 16
     if not name.isprintable() or len(name.encode(errors="replace")) > MAX_NAME_BYTES or "\\" in name:
         return "has a name that no package has"
+    if name.count("/") >= MAX_NAME_PARTS:
+        return f"has more than {MAX_NAME_PARTS} parts"
     if name.startswith("/") or any(part in ("", ".", "..") for part in name.split("/")):
         return "leaves the folder of the package, or is a folder"
     if _CACHE_FOLDER in name.split("/") or name.endswith(_BYTECODE):
@@ -153,6 +168,10 @@ def _damage() -> Iterator[None]:
         yield
     except _DAMAGE as error:
         _refuse(f"its archive is damaged: {error}", error)
+
+
+def _refuse_count(count: int) -> NoReturn:
+    _refuse(f"it has {count:,} files, and a package has 1 to {MAX_FILES:,}")
 
 
 def _refuse(problem: str, cause: BaseException | None = None) -> NoReturn:

@@ -2,24 +2,33 @@
 
 The storage has `packages/DIGEST.zip` beside the folders of the jobs. A host unpacks a package once, into a folder that
 is renamed when it is complete. Each process compares the files of the folder with the digest before it imports them.
+No bytecode of the folder is used, so it needs no comparison.
 """
 
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from runtime.access.job_package import PACKAGE_VARIABLE, JobPackage, import_from
+from runtime.access.job_package import PACKAGE_VARIABLE, JobPackage, active_package, import_from
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
 from runtime.io.package_archive import folder_files, package_digest, unpack_archive
 from runtime.io.store import check_mounted, open_store, storage_uri
 
 CACHE_FOLDER: Final = "packages"  #: in WEIR_VAR
 _FOREIGN_BITS: Final = stat.S_IWGRP | stat.S_IWOTH
+_WRITE_BITS: Final = _FOREIGN_BITS | stat.S_IWUSR
+_FILE_MODE: Final = 0o444  #: a job writes nothing beside its modules, unless it runs as root
+_FOLDER_MODE: Final = 0o555
+_SCRATCH_MODE: Final = 0o700
+_SCRATCH_PREFIX: Final = "."
+_SCRATCH_LIFETIME_S: Final = 3_600.0
+_MODULE_SUFFIXES: Final = (".py", ".so")
 
 
 def package_path(digest: str) -> str:
@@ -39,19 +48,22 @@ def import_package(environment: Mapping[str, str]) -> None:
 
 
 def activate(package: JobPackage) -> None:
-    """Makes this process import its job from `package`. Raises as `import_package`."""
-    import_from(unpacked(package), package)
+    """Makes this process import its job from `package`, once. Raises as `import_package`."""
+    active = active_package()
+    if active is None or active.digest != package.digest:
+        import_from(unpacked(package), package)
 
 
 def unpacked(package: JobPackage) -> Path:
-    """The folder with the files of `package` in the cache of this host. Raises as `import_package`."""
+    """The folder with the files of `package` in the cache of this host. Raises as `import_package`.
+
+    A folder stays: processes may run from it. If a file of the package is changed or missing, a new folder is made.
+    """
     root = _cache_root()
-    folder = root / package.digest
     try:
-        if folder.is_dir():
+        for folder in sorted(root.glob(f"{package.digest}*")):
             if _has_digest(folder, package.digest):
                 return folder
-            _remove(folder, root)
         return _unpack(package, root)
     except OSError as error:
         raise EnvironmentFailure(f"the package {package.digest} is not unpacked below {root}: {error}") from error
@@ -59,20 +71,24 @@ def unpacked(package: JobPackage) -> Path:
 
 def _unpack(package: JobPackage, root: Path) -> Path:
     data, folder = _load(package), root / package.digest
-    with tempfile.TemporaryDirectory(prefix=".", dir=root) as scratch:
-        files = Path(scratch, "files")
+    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=root))
+    try:
+        _remove_old_scratch(scratch)
         try:
-            digest = unpack_archive(data, files)
+            digest = unpack_archive(data, scratch)
         except JobRejected as error:
             raise JobRejected(error.code, error.field, f"{_name(package)}: {error.detail}") from error
         if digest != package.digest:
             raise JobRejected("bad-package", "package", f"{_name(package)} is damaged: its files have another digest")
+        _set_modes(scratch, _FOLDER_MODE, _FILE_MODE)
         try:
-            files.rename(folder)
-        except OSError:
-            if not _has_digest(folder, package.digest):  # otherwise another process was faster
-                raise
-    return folder
+            return scratch.rename(folder)
+        except OSError:  # another process was faster, or the folder is damaged and perhaps in use
+            if _has_digest(folder, package.digest):
+                return folder
+            return scratch.rename(root / f"{package.digest}-{uuid4().hex}")
+    finally:
+        _remove(scratch)
 
 
 def _load(package: JobPackage) -> bytes:
@@ -88,18 +104,41 @@ def _name(package: JobPackage) -> str:
 
 
 def _has_digest(folder: Path, digest: str) -> bool:
+    """Whether the files of the package are there, and no other module. Further files that are writable are a job's."""
     try:
-        return package_digest(folder_files(folder)) == digest
+        return package_digest(_package_files(folder)) == digest
     except (OSError, JobRejected):
         return False
 
 
-def _remove(folder: Path, root: Path) -> None:
-    """Removes a damaged folder. Another process may do the same."""
-    damaged = root / f".{uuid4().hex}"
-    if folder.exists():
-        folder.rename(damaged)
-    shutil.rmtree(damaged, ignore_errors=True)
+def _package_files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for name, content in folder_files(folder):
+        if name.endswith(_MODULE_SUFFIXES) or not (folder / name).stat().st_mode & _WRITE_BITS:
+            yield name, content
+
+
+def _set_modes(folder: Path, folder_mode: int, file_mode: int) -> None:
+    for place, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            Path(place, name).chmod(file_mode)
+        Path(place).chmod(folder_mode)
+
+
+def _remove_old_scratch(current: Path) -> None:
+    """Removes the scratch folders of processes that were killed. Ages are those of the file system."""
+    oldest = current.stat().st_mtime - _SCRATCH_LIFETIME_S
+    for folder in current.parent.glob(f"{_SCRATCH_PREFIX}*"):
+        with suppress(FileNotFoundError):
+            if folder.stat().st_mtime < oldest:
+                _remove(folder)
+
+
+def _remove(scratch: Path) -> None:
+    with suppress(FileNotFoundError):
+        for place, folders, _ in os.walk(scratch):  # files in folders that are read-only are not removed
+            for name in ("", *folders):
+                Path(place, name).chmod(_SCRATCH_MODE)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _cache_root() -> Path:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from runtime.access.data_roots import JOB_VARIABLES
-from runtime.access.job_package import JobPackage
+from runtime.access.job_package import JobPackage, require_package
 from runtime.access.redaction import redact
 from runtime.core.job.ids import Token
 from runtime.errors import EnvironmentFailure
@@ -157,6 +157,7 @@ def member_task(address: SlotPoolAddress, job: bytes, package: JobPackage | None
             _check_versions(versions)
             if package is not None:
                 _activate(package)
+            require_package(package)
             _run_member(address, job, number)
             yield number
 

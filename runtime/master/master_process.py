@@ -70,7 +70,7 @@ def run_master(module: str, master: Callable[[RunRow, int, Token, str], MasterEx
     touch_heartbeat()
     row, token = _load_run(url, arguments.run), Token(arguments.token)
     try:
-        import_package(os.environ)  # before a pipeline is loaded
+        import_available_package()  # before a pipeline is loaded
         logs.configure(redaction_of(row))
         return int(master(row, arguments.run, token, url))
     except JobRejected as error:
@@ -79,6 +79,21 @@ def run_master(module: str, master: Callable[[RunRow, int, Token, str], MasterEx
         records.end_attempt("failed", str(error))
         records.change_state(RunEvent.GAVE_UP, failure)
         return int(MasterExitCode.DONE)
+
+
+def import_available_package() -> None:
+    """Makes this process import the job from its package. Waits while the storage or the cache is unavailable.
+
+    Raises:
+        JobRejected: the package is missing or damaged, or fits another deployment.
+    """
+    while True:
+        touch_heartbeat()
+        try:
+            return import_package(os.environ)
+        except EnvironmentFailure as error:
+            log.warning("waiting for the package", error=str(error))
+            threading.Event().wait(RETRY_INTERVAL_S)
 
 
 def records_of(row: RunRow, run: int, token: Token, url: str) -> PostgresRunStore:

@@ -1,6 +1,7 @@
 """The archive of a package: equal for equal contents, and refused with one error otherwise."""
 
 import stat
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from io import BytesIO
@@ -74,6 +75,7 @@ def _link(archive: zipfile.ZipFile) -> None:
         (lambda archive: [archive.writestr("a", "x"), archive.writestr("a/b", "y")], "'a' is a file and a folder"),
         (lambda archive: [archive.writestr("a", "x"), archive.writestr("a", "y")], "two entries of one name"),
         (lambda archive: archive.writestr("shout/__pycache__/x.pyc", "x"), "is bytecode"),
+        (lambda archive: archive.writestr("a/" * 32 + "b", "x"), "more than 32 parts"),
         (lambda archive: None, "0 files"),
     ],
 )
@@ -102,12 +104,34 @@ def test_a_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch
         next(read_archive(data))
 
 
-def test_a_bomb_with_a_small_size_in_its_directory_is_damaged() -> None:
-    data = _archive(lambda archive: archive.writestr("zeros", bytes(2_000_000), compress_type=zipfile.ZIP_DEFLATED))
-    size = (2_000_000).to_bytes(4, "little")
-    assert data.count(size) == 2
-    with pytest.raises(JobRejected, match="damaged"):
-        list(read_archive(data.replace(size, (10).to_bytes(4, "little"))))
+def test_a_bomb_with_a_small_size_in_its_directory_is_not_inflated() -> None:
+    size = 60_000_000
+    data = _archive(lambda archive: archive.writestr("zeros", bytes(size), compress_type=zipfile.ZIP_DEFLATED))
+    declared = size.to_bytes(4, "little")
+    assert data.count(declared) == 2
+    data = data.replace(declared, (10).to_bytes(4, "little"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(JobRejected, match="damaged"):
+            list(read_archive(data))
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_too_many_files_are_refused_before_an_object_is_made_for_each() -> None:
+    def fill(archive: zipfile.ZipFile) -> None:
+        for number in range(package_archive.MAX_FILES + 1):
+            archive.writestr(str(number), b"")
+
+    data = _archive(fill)
+    tracemalloc.start()
+    try:
+        with pytest.raises(JobRejected, match="20,001 files"):
+            next(read_archive(data))
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_damaged_bytes_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The cache of unpacked packages of a host."""
 
+import os
+import stat
 import threading
 from pathlib import Path
 
@@ -46,10 +48,37 @@ def test_processes_that_unpack_at_once_have_one_folder(package: JobPackage) -> N
     assert len(set(folders)) == 1
 
 
-def test_a_damaged_folder_of_the_cache_is_replaced(package: JobPackage) -> None:
+def test_a_damaged_folder_of_the_cache_stays_and_another_is_used(package: JobPackage) -> None:
+    """Processes may run from the damaged folder."""
     folder = unpacked(package)
+    (folder / "word.txt").chmod(0o644)
     (folder / "word.txt").write_text("other")
-    assert (unpacked(package) / "word.txt").read_text() == "hey"
+    other = unpacked(package)
+    assert (other / "word.txt").read_text() == "hey"
+    assert (folder / "word.txt").read_text() == "other"
+    assert unpacked(package) == other
+
+
+def test_an_unpacked_package_is_read_only_and_a_file_that_a_job_writes_beside_it_is_left(package: JobPackage) -> None:
+    folder = unpacked(package)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "word.txt")] == [0o555, 0o444]
+    folder.chmod(0o755)  # as for root, whom modes do not bind
+    (folder / "cache.db").write_text("rows of a job")
+    assert unpacked(package) == folder
+    (folder / "json.py").write_text("a module of another package")
+    assert unpacked(package) != folder
+
+
+def test_a_folder_that_a_killed_process_left_is_removed_when_it_is_old(package: JobPackage, tmp_path: Path) -> None:
+    cache = tmp_path / "var" / "packages"
+    for name in (".old", ".new"):
+        (cache / name / "module").mkdir(parents=True)
+    cache.chmod(0o700)
+    (cache / ".old" / "module").chmod(0o555)
+    hour_ago = (cache / ".old").stat().st_mtime - 3_700
+    os.utime(cache / ".old", (hour_ago, hour_ago))
+    unpacked(package)
+    assert sorted(path.name for path in cache.iterdir()) == [".new", package.digest]
 
 
 def test_a_damaged_file_of_the_storage_is_refused_by_name(package: JobPackage, tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def test_a_killed_postgres_and_a_killed_worker_come_back_and_ctrl_c_and_clean_le
     assert checkout.left == []
 
     (checkout.var / "data/examples/clickstream").mkdir(parents=True)
+    (checkout.var / "packages/digest").mkdir(mode=0o555, parents=True)
     elsewhere = [(checkout.var / name).resolve() for name in ("pg", "redis", "programs")]
     assert elsewhere[0].is_dir()
     assert f"left in {checkout.var}: mine\n" in checkout.run("clean")

@@ -2,23 +2,69 @@
 
 The main thread receives each request whole and sends what a response has buffered, so a slow client occupies no
 thread. Requests beyond the number of threads wait. SIGTERM ends the server; requests under way have 5 s to end.
+
+The upload of a package has limits of its own for its body and its time. Its body is received before Django checks who
+sends it. The number of uploads at a time is therefore limited, and with it the size of temporary files.
 """
 
 import argparse
 import signal
 import socket
 import sys
+import time
+from copy import copy
 from typing import Any, Final
 
 from django.conf import settings
 from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser
 from waitress.server import create_server
+from waitress.utilities import Error, RequestEntityTooLarge
+
+from runtime.io.package_archive import MAX_ARCHIVE_BYTES
 
 CONNECTIONS: Final = 900  #: below the usual limit of 1,024 open files
 TIMEOUT_S: Final = 20  #: for a whole request, and for a connection that is idle
 _CLEANUP_S: Final = 1
+UPLOAD_PATH: Final = "/api/v1/packages/"  #: of `console.api.definitions.Packages`
+MAX_UPLOADS: Final = 8  #: at a time, whose bodies lie in temporary files
+#: The time of an upload, in timeouts of any other request: 300 s, so the largest package needs 1.8 Mbit/s.
+UPLOAD_TIMEOUTS: Final = 15
 #: Bytes that a response may have buffered before its thread waits for the client. From 1 MiB on they lie in a file.
 _RESPONSE_BYTES: Final = 1 << 30
+
+
+class TooManyUploads(Error):  # type: ignore[misc]
+    code = 503
+    reason = "Service Unavailable"
+
+
+class LimitedRequest(HTTPRequestParser):
+    """A request whose path decides how large its body may be."""
+
+    is_upload = False
+
+    def __init__(self, adjustments: Any, channels: dict[int, Any]) -> None:
+        super().__init__(adjustments)
+        self._channels = channels
+
+    def parse_header(self, header_plus: bytes) -> None:
+        super().parse_header(header_plus)
+        if (self.command, self.path) != ("POST", UPLOAD_PATH):
+            return
+        self.adj = copy(self.adj)
+        self.adj.max_request_body_size = MAX_ARCHIVE_BYTES + 1
+        self.is_upload = sum(channel.is_uploading for channel in self._channels.values()) < MAX_UPLOADS
+        if not self.is_upload:
+            self.error = TooManyUploads(f"{MAX_UPLOADS} packages are being uploaded; try again.")
+
+    def received(self, data: bytes) -> int:
+        consumed: int = super().received(data)
+        if isinstance(self.error, RequestEntityTooLarge):
+            self.error.body = f"The request body exceeds {self.adj.max_request_body_size - 1} bytes."
+        elif self.error is not None:
+            self.completed = True
+        return consumed
 
 
 class DeadlineChannel(HTTPChannel):
@@ -29,10 +75,23 @@ class DeadlineChannel(HTTPChannel):
 
     last_activity: float
 
+    def parser_class(self, adjustments: Any) -> LimitedRequest:
+        return LimitedRequest(adjustments, self.server.active_channels)
+
+    @property
+    def is_uploading(self) -> bool:
+        """Whether the connection holds the body of an upload, complete or not."""
+        return any(request is not None and request.is_upload for request in (self.request, *self.requests))
+
     def handle_read(self) -> None:
-        is_incomplete, last_activity = self.request is not None, self.last_activity
+        request, last_activity = self.request, self.last_activity
+        was_upload = request is not None and request.is_upload
         super().handle_read()
-        if is_incomplete and self.request is not None:
+        if self.request is None:
+            return
+        if self.request.is_upload and not was_upload:
+            self.last_activity = time.time() + (UPLOAD_TIMEOUTS - 1) * self.adj.channel_timeout
+        elif request is not None:
             self.last_activity = last_activity
 
 

@@ -1,6 +1,7 @@
 """Parsing of request bodies and of numbers in the query, and encoding of answers."""
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import IO, Any
 
 import msgspec
@@ -10,7 +11,7 @@ from rest_framework.parsers import BaseParser, JSONParser
 from rest_framework.renderers import JSONRenderer
 from rest_framework.utils import json
 
-from console.accounts.refusals import InvalidField
+from console.accounts.refusals import InvalidField, Refused
 from console.accounts.storable import require_storable
 from runtime.io.package_archive import MAX_ARCHIVE_BYTES
 
@@ -39,14 +40,21 @@ class StorableJson(JSONParser):
 
 
 class PackageArchive(BaseParser):
-    """The file of a package as the only field of the body. Its size is bounded before it is read whole."""
+    """The file of a package as the only field of the body.
+
+    Raises Refused for a body above the limit, of which no byte is kept.
+    """
 
     media_type = "application/zip"
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        return {"archive": stream.read(MAX_ARCHIVE_BYTES + 1)}
+        archive = stream.read(MAX_ARCHIVE_BYTES + 1)
+        if len(archive) > MAX_ARCHIVE_BYTES:
+            detail = f"The request body exceeds {MAX_ARCHIVE_BYTES} bytes."
+            raise Refused("too-large", detail, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        return {"archive": archive}
 
 
 class MsgspecJson(JSONRenderer):

@@ -8,13 +8,21 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from django.urls import reverse
 
-from console.settings import WEIR_WEB_THREADS
+from console.accounts.tokens import token_digest
+from console.server import MAX_UPLOADS, UPLOAD_PATH
+from console.settings import DATA_UPLOAD_MAX_MEMORY_SIZE, WEIR_WEB_THREADS
+from runtime.io.package_archive import MAX_ARCHIVE_BYTES
+from runtime.io.package_cache import package_path
 from tests.console.programs.web_server import BODY_BYTES, FILE_BYTES, THREADS
 from tests.console.world import ROOT, World
 from tests.waiting import until
@@ -208,6 +216,57 @@ def send_without_end(client: socket.socket, data: bytes) -> None:
         client.sendall(data)
 
 
+def _post_package(server: Server, size: int, **headers: str) -> tuple[int, bytes]:
+    with contextlib.closing(server.connect()) as client:
+        client.request("POST", UPLOAD_PATH, b" " * size, {"Content-Type": "application/zip", **headers})
+        answer = client.getresponse()
+        return answer.status, answer.read()
+
+
+def test_the_body_of_a_package_has_a_limit_of_its_own(server: Server) -> None:
+    assert _post_package(server, 10 * BODY_BYTES)[0] == 200
+    with contextlib.closing(server.connect()) as client:
+        client.request("POST", UPLOAD_PATH, headers={"Content-Length": str(MAX_ARCHIVE_BYTES + 1)})
+        answer = client.getresponse()
+        assert answer.status == 413
+        assert f"The request body exceeds {MAX_ARCHIVE_BYTES} bytes." in answer.read().decode()
+    assert server.bodies == [0, 10 * BODY_BYTES]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", UPLOAD_PATH + "x/"), ("POST", "//" + UPLOAD_PATH), ("PUT", UPLOAD_PATH)]
+)
+def test_no_other_request_has_the_limit_of_a_package(server: Server, method: str, path: str) -> None:
+    with contextlib.closing(server.connect()) as client:
+        client.request(method, path, headers={"Content-Length": str(BODY_BYTES + 1)})
+        answer = client.getresponse()
+        assert answer.status == 413
+        assert f"The request body exceeds {BODY_BYTES} bytes." in answer.read().decode()
+
+
+def test_uploads_have_more_time_but_are_cut_off_too(hasty: Server) -> None:
+    """The program's timeout is 1 s, so an upload has 15 s."""
+    head = HEAD.replace(b" / ", f" {UPLOAD_PATH} ".encode()) + b"Content-Length: 4\r\n\r\n"
+    with hasty.open(head + b"x") as upload, hasty.open(head) as slow:
+        time.sleep(3)
+        upload.sendall(b"xxx")
+        assert upload.recv(4096).startswith(b"HTTP/1.1 200")
+        until(lambda: is_cut_off(slow, b""), 30)
+
+
+def test_uploads_beyond_the_greatest_number_are_refused(server: Server) -> None:
+    head = HEAD.replace(b" / ", f" {UPLOAD_PATH} ".encode()) + b"Content-Length: 9\r\n\r\n"
+    with contextlib.ExitStack() as clients:
+        slow = [clients.enter_context(server.open(head)) for _ in range(MAX_UPLOADS)]
+        until(lambda: connections(server) == MAX_UPLOADS)
+        status, text = _post_package(server, 1)
+        assert (status, b"8 packages are being uploaded" in text) == (503, True)
+        assert server.post(b"x") == 200
+        slow[0].sendall(b" " * 9)
+        assert slow[0].recv(4096).startswith(b"HTTP/1.1 200")
+        assert _post_package(server, 1)[0] == 200
+
+
 def test_headers_of_a_proxy_reach_the_application(server: Server) -> None:
     """DJANGO_HTTPS and WEIR_NUM_PROXIES decide whether they count."""
     with contextlib.closing(server.connect()) as client:
@@ -256,6 +315,49 @@ def test_no_request_fails_after_a_restart_of_postgres(console: Server, place: Wo
     assert ask_database(console) == 503
     place.start_postgres()
     assert {ask_database(console) for _ in range(2 * WEIR_WEB_THREADS)} == {401}
+
+
+@pytest.fixture
+def uploader(place: World) -> dict[str, str]:
+    """Headers of a user who may upload packages."""
+    place.sql(
+        """
+        WITH author AS (
+            INSERT INTO weir_user (username, password, is_superuser, is_staff, is_active, first_name, last_name, email,
+                                   date_joined)
+            VALUES ('author', '', true, false, true, '', '', '', now()) RETURNING id)
+        INSERT INTO weir_api_token (user_id, digest, hint, scopes) SELECT id, %s, 'weir_', '{define}' FROM author
+        """,
+        token_digest("weir_author"),
+    )
+    return {"Authorization": "Bearer weir_author"}
+
+
+def test_a_package_above_the_limit_of_other_bodies_is_stored(
+    console: Server, place: World, uploader: dict[str, str]
+) -> None:
+    data = BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("large.bin", os.urandom(2 * DATA_UPLOAD_MAX_MEMORY_SIZE))
+    headers = {**uploader, "Content-Type": "application/zip", "Idempotency-Key": "once"}
+    with contextlib.closing(console.connect()) as client:
+        client.request("POST", UPLOAD_PATH, data.getvalue(), headers)
+        answer = client.getresponse()
+        row = json.loads(answer.read())
+    assert answer.status == 202, row
+    assert (place.var / "storage" / package_path(row["digest"])).read_bytes() == data.getvalue()
+
+
+def test_a_sign_in_has_no_larger_body(console: Server) -> None:
+    with contextlib.closing(console.connect()) as client:
+        client.request("POST", "/api/v1/auth/token/", headers={"Content-Length": str(DATA_UPLOAD_MAX_MEMORY_SIZE + 1)})
+        answer = client.getresponse()
+        assert answer.status == 413
+        assert f"The request body exceeds {DATA_UPLOAD_MAX_MEMORY_SIZE} bytes." in answer.read().decode()
+
+
+def test_the_path_of_an_upload_is_that_of_the_route() -> None:
+    assert reverse("api:packages") == UPLOAD_PATH
 
 
 def test_each_request_is_a_line_of_the_log(console: Server) -> None:

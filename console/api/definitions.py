@@ -38,6 +38,7 @@ from console.api.serializers.definitions import (
     JobRequest,
     JobSerializer,
     ListedJobSerializer,
+    ListedPackageSerializer,
     PackageSerializer,
     PipelineSerializer,
     VersionDifferencesSerializer,
@@ -101,8 +102,8 @@ class Pipelines(StrictView, generics.ListAPIView[Pipeline]):
 class Packages(StrictView, generics.ListAPIView[Package]):
     """Packages: the code of jobs with its dependencies, newest first."""
 
-    queryset = Package.objects.all()
-    serializer_class = PackageSerializer
+    queryset = Package.objects.defer("description")
+    serializer_class = ListedPackageSerializer
     pagination_class = NewestPackageFirst
     parser_classes = (PackageArchive,)
     query = frozenset({"limit", "cursor"})

@@ -49,10 +49,11 @@ class Package(models.Model):
     state = models.TextField(choices=PACKAGE_STATES, default=PackageState.DESCRIBING.value)
     #: pipelines with their schemas, versions of Weir, Python and Arrow, and distributions; null: not described
     description = models.JSONField(null=True, blank=True)
-    error = models.JSONField(null=True, blank=True)
+    error = models.JSONField(null=True, blank=True)  #: while it is described: of the last failed attempt
+    failed_attempts = models.PositiveSmallIntegerField(default=0, db_default=0)  #: to describe it
     created_at = models.DateTimeField(db_default=Now())
     created_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
-    #: time of the last wake-up of the describe stage, renewed while it runs
+    #: time of the last wake-up of the describe stage, renewed while it runs; in the future after a failed attempt
     woken_at = models.DateTimeField(db_default=Now())
 
     class Meta:

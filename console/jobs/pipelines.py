@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from console import wakeups
@@ -23,9 +24,13 @@ from console.jobs.models import Package, PackageState, Pipeline
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.package_archive import package_digest, read_archive
 from runtime.io.package_cache import package_path
+from runtime.io.postgres.store import storable_json
 from runtime.io.store import open_store
 
 _TIMEOUT_S = 180  # a package whose import hangs takes `runtime.dataflow.pipelines.IMPORT_TIMEOUT_S` of this time
+_MAX_ATTEMPTS = 8  #: to describe a package: an outage of an hour rejects none
+_FIRST_PAUSE_S = 30  #: `console.runs.lost_leases.RESEND_COMPILE_S`
+_MAX_DESCRIPTION_BYTES = 2**20  #: of a package, as JSON
 _SYNC_PAUSE_S = 5  #: least age of the rows at which a request reads the registry again
 
 
@@ -100,8 +105,9 @@ def upload_package(user: User, archive: bytes) -> Package:
     with transaction.atomic():
         columns = {"size": len(archive), "created_by": user}
         package, is_new = Package.objects.get_or_create(digest=digest, defaults=columns)
-        again = Package.objects.filter(pk=digest, state=PackageState.REJECTED)
-        if again.update(state=PackageState.DESCRIBING, error=None, woken_at=Now()) or is_new:
+        failed = Q(state=PackageState.REJECTED) | Q(state=PackageState.DESCRIBING, failed_attempts__gt=0)
+        columns = {"state": PackageState.DESCRIBING, "error": None, "failed_attempts": 0, "woken_at": Now()}
+        if Package.objects.filter(failed, pk=digest).update(**columns) or is_new:
             wakeups.after_commit(wakeups.PACKAGE_TASK, digest)
         package.refresh_from_db()
     return package
@@ -121,29 +127,57 @@ def _store_archive(digest: str, archive: bytes) -> None:
 
 
 def describe_package(digest: str) -> None:
-    """Describes a package in state `describing`. Any other state means a repeated message, which is ignored."""
+    """Describes a package in state `describing`. Any other state means a repeated message, which is ignored.
+
+    Only the stage itself rejects a package. After any other failure, such as an outage of the storage, the reconciler
+    sends a further wake-up, up to `_MAX_ATTEMPTS` and each after twice the time.
+    """
     describing = Package.objects.filter(pk=digest, state=PackageState.DESCRIBING)
-    if not describing.exists():
+    package = describing.first()
+    if package is None:
         return
     log = Path(settings.WEIR_LOGS) / f"describe-package-{digest[:12]}.log"
     stage = stages.StageCommand(arguments=["describe"], log=log, timeout_s=_TIMEOUT_S, package=digest)
     try:
-        description = stages.run(stage, lambda _: bool(describing.update(woken_at=Now())))
+        description = _checked(stages.run(stage, lambda _: bool(describing.update(woken_at=Now()))))
         offered = msgspec.convert(description["pipelines"], list[OfferedPipeline])
         _require_free_names(offered)
     except stages.StageInterrupted:
         return
-    except (msgspec.ValidationError, KeyError, TypeError) as error:
-        describing.update(state=PackageState.REJECTED, error={"code": "stage-failed", "detail": f"describe: {error}."})
+    except stages.StageRejected as rejected:
+        describing.update(state=PackageState.REJECTED, error=_storable(rejected.error))
     except stages.StageFailed as failed:
-        describing.update(state=PackageState.REJECTED, error=failed.error)
+        attempts = package.failed_attempts + 1
+        state = PackageState.REJECTED if attempts >= _MAX_ATTEMPTS else PackageState.DESCRIBING
+        pause = timedelta(seconds=_FIRST_PAUSE_S * (2 ** (attempts - 1) - 1))
+        columns = {"failed_attempts": attempts, "error": _storable(failed.error), "woken_at": Now() + pause}
+        describing.update(state=state, **columns)
     else:
-        for each in description["pipelines"]:
-            each["schema"] = _with_order(each["schema"])
         with transaction.atomic():
-            if describing.update(state=PackageState.READY, description=description):
+            if describing.update(state=PackageState.READY, description=description, error=None):
                 for pipeline in offered:
                     _store(pipeline, Package(pk=digest))
+
+
+def _checked(description: Any) -> dict[str, Any]:
+    """A description as it is stored. Raises StageRejected if it is too large or has another form."""
+    try:
+        for each in msgspec.convert(description["pipelines"], list[OfferedPipeline]):
+            _with_order(each.schema)
+        for each in description["pipelines"]:
+            each["schema"] = _with_order(each["schema"])
+    except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
+        raise stages.StageRejected("broken-package", f"its description has another form: {error}", "package") from error
+    if (size := len(storable_json(description).encode())) > _MAX_DESCRIPTION_BYTES:
+        detail = f"its description has {size:,} bytes, and a package may have {_MAX_DESCRIPTION_BYTES:,}"
+        raise stages.StageRejected("broken-package", detail, "package")
+    stored: dict[str, Any] = _storable(description)
+    return stored
+
+
+def _storable(value: Any) -> Any:
+    """JSON without the characters that Postgres cannot store: schemas, docstrings and tracebacks come from authors."""
+    return msgspec.json.decode(storable_json(value))
 
 
 def _require_free_names(offered: list[OfferedPipeline]) -> None:
@@ -151,7 +185,7 @@ def _require_free_names(offered: list[OfferedPipeline]) -> None:
     names = [pipeline.name for pipeline in offered]
     if installed := Pipeline.objects.filter(name__in=names, package=None).first():
         detail = f"{installed.name} is installed beside Weir too: uninstall it there, or give one another name."
-        raise stages.StageFailed("package-conflict", detail, "package")
+        raise stages.StageRejected("package-conflict", detail, "package")
 
 
 def _with_order(schema: dict[str, Any]) -> dict[str, Any]:

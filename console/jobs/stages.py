@@ -4,6 +4,7 @@ The console never imports `spark_jobs`; they share command lines, JSON on stdin 
 is interrupted leaves no partial result, so repeating it is always safe.
 """
 
+import json
 import os
 import tempfile
 import time
@@ -18,6 +19,7 @@ from django.conf import settings
 from console.celery import is_shutting_down
 from console.child_process import Child, describe_exit
 from console.jobs.child_environment import stage_environment
+from runtime.io.postgres.store import storable_json
 
 POLL_S = 1.0
 REJECTED_CODE = 3  #: exit code for invalid input of the author; the error is on stdout
@@ -35,6 +37,10 @@ class StageFailed(Exception):
     def __init__(self, code: str, detail: str, field: str = "", log: str = "") -> None:
         super().__init__(detail)
         self.error = {"code": code, "field": field, "detail": detail, **({"log": log} if log else {})}
+
+
+class StageRejected(StageFailed):
+    """The stage itself rejected its input. A repetition has the same result, unlike that of any other failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +63,7 @@ def run(stage: StageCommand, still_wanted: Callable[[Any], bool] = lambda _: Tru
     `still_wanted` is called each second with the newest `progress` that the stage has printed, None before the first.
 
     Raises:
-        StageFailed: the stage rejected its input, failed, or timed out.
+        StageFailed: the stage rejected its input (`StageRejected`), failed, or timed out.
         StageInterrupted: the worker is shutting down, or `still_wanted` returned false.
     """
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
@@ -99,14 +105,21 @@ def _parse_result(stage: StageCommand, code: int, printed: bytes, child: Child) 
         detail = f"{stage.arguments[0]} ended with {describe_exit(code)}."
         raise StageFailed("stage-failed", detail, log=_log_tail(child))
     try:
-        said = msgspec.json.decode(printed.rstrip().rpartition(b"\n")[2])
+        said = _decode(printed.rstrip().rpartition(b"\n")[2])
         if code == 0:
             return said[stage.result] if stage.result else said
         error = said["error"]
-        raise StageFailed(str(error["code"]), str(error["detail"]), str(error.get("field") or ""))
-    except (msgspec.DecodeError, KeyError, TypeError) as broken:
+        raise StageRejected(str(error["code"]), str(error["detail"]), str(error.get("field") or ""))
+    except (msgspec.DecodeError, ValueError, KeyError, TypeError) as broken:
         detail = f"{stage.arguments[0]} did not print the expected JSON."
         raise StageFailed("stage-failed", detail, log=_log_tail(child)) from broken
+
+
+def _decode(line: bytes) -> Any:
+    try:
+        return msgspec.json.decode(line)
+    except msgspec.DecodeError:  # half a surrogate pair in a text of the author, which `json` writes and reads
+        return msgspec.json.decode(storable_json(json.loads(line)))
 
 
 def _log_tail(child: Child) -> str:

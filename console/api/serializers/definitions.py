@@ -37,10 +37,15 @@ class PipelineSerializer(serializers.ModelSerializer[Pipeline]):
         fields = ("name", "description", "schema", "queries", "package", "error", "updated_at")
 
 
-class PackageSerializer(serializers.ModelSerializer[Package]):
+class ListedPackageSerializer(serializers.ModelSerializer[Package]):
     class Meta:
         model = Package
-        fields = ("digest", "size", "state", "description", "error", "created_at", "created_by")
+        fields: tuple[str, ...] = ("digest", "size", "state", "error", "created_at", "created_by")
+
+
+class PackageSerializer(ListedPackageSerializer):
+    class Meta(ListedPackageSerializer.Meta):
+        fields = (*ListedPackageSerializer.Meta.fields, "description")
 
 
 class ConnectionSerializer(serializers.ModelSerializer[Connection]):

@@ -115,6 +115,7 @@ class Migration(migrations.Migration):
                 ),
                 ("description", models.JSONField(blank=True, null=True)),
                 ("error", models.JSONField(blank=True, null=True)),
+                ("failed_attempts", models.PositiveSmallIntegerField(db_default=0, default=0)),
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("woken_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 (

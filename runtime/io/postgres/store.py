@@ -271,7 +271,7 @@ class PostgresRunStore:
     def _jsonb(self, value: Mapping[str, Any] | None) -> Jsonb | None:
         if value is None:
             return None
-        return Jsonb(redact_failure(value, self._redact), dumps=_storable_json)
+        return Jsonb(redact_failure(value, self._redact), dumps=storable_json)
 
     # ------------------------------------------------------------ the connection
 
@@ -343,7 +343,8 @@ def _to_datetime(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def _storable_json(value: Any) -> str:
+def storable_json(value: Any) -> str:
+    """`value` as JSON, with a replacement character for each character that Postgres cannot store."""
     return _storable(json.dumps(value, ensure_ascii=False))
 
 

@@ -5,11 +5,13 @@ import stat
 import sys
 import zipfile
 from collections.abc import Iterator
+from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
@@ -20,7 +22,7 @@ from console.jobs.pipelines import OfferedPipeline
 from runtime.io.package_cache import package_path
 from tests.console.api.test_api import check_problem
 from tests.console.conftest import api_as
-from tests.packages import word_files, write_project
+from tests.packages import word_files, word_job, write_project
 from weir.control.package import build
 
 pytestmark = pytest.mark.django_db
@@ -54,6 +56,15 @@ def _described(api: APIClient, archive: bytes) -> dict[str, Any]:
     pipelines.describe_package(digest)
     row: dict[str, Any] = api.get(f"/api/v1/packages/{digest}/").json()
     return row
+
+
+def _changed(archive: bytes, job: str) -> bytes:
+    """The package with another module of its job."""
+    data = BytesIO()
+    with zipfile.ZipFile(BytesIO(archive)) as source, zipfile.ZipFile(data, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, job if name == "wordjob/job.py" else source.read(name))
+    return data.getvalue()
 
 
 def _params(tmp_path: Path) -> dict[str, str]:
@@ -138,18 +149,70 @@ def test_a_package_that_does_not_offer_the_pipeline_of_the_job_is_refused(
 def test_a_package_that_cannot_be_imported_is_rejected_with_its_traceback(
     api: APIClient, archives: dict[str, bytes]
 ) -> None:
-    with zipfile.ZipFile(BytesIO(archives["hey"])) as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
-    data = BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
-        for name, content in (files | {"wordjob/job.py": b"def load():\n    return 1 / 0\n\nload()\n"}).items():
-            archive.writestr(name, content)
-    row = _described(api, data.getvalue())
+    archive = _changed(archives["hey"], "def load():\n    return 1 / 0\n\nload()\n")
+    row = _described(api, archive)
     assert (row["state"], row["error"]["code"]) == ("rejected", "broken-package")
     assert 'wordjob/job.py", line 2, in load' in row["error"]["detail"]
     assert "ZeroDivisionError" in row["error"]["detail"]
     assert not Pipeline.objects.filter(pk="wordjob").exists()
-    assert _upload(api, data.getvalue()).json()["state"] == "describing", "an upload describes it again"
+    assert _upload(api, archive).json()["state"] == "describing", "an upload describes it again"
+
+
+def test_texts_that_postgres_cannot_store_are_stored_without_these_characters(
+    api: APIClient, archives: dict[str, bytes]
+) -> None:
+    row = _described(api, _changed(archives["hey"], "raise ValueError('a\\0b\\ud800c')\n"))
+    assert (row["state"], row["error"]["code"]) == ("rejected", "broken-package")
+    assert "ValueError: a\ufffdb" in row["error"]["detail"]
+    row = _described(api, _changed(archives["hey"], word_job("hey").replace("Marks", "Marks\\0 \\ud800")))
+    assert row["state"] == "ready", row["error"]
+    assert Pipeline.objects.get(pk="wordjob").description.startswith("Marks\ufffd ")
+
+
+def test_a_description_has_a_limit_and_is_no_part_of_the_list(api: APIClient, archives: dict[str, bytes]) -> None:
+    row = _described(api, _changed(archives["hey"], word_job("hey").replace("Marks", "Marks" * 300_000)))
+    assert row["state"] == "rejected"
+    assert "bytes, and a package may have 1,048,576" in row["error"]["detail"]
+    _described(api, archives["hey"])
+    rows = api.get("/api/v1/packages/").json()["results"]
+    assert [(row["state"], "description" in row) for row in rows] == [("ready", False), ("rejected", False)]
+
+
+def test_an_outage_of_the_storage_rejects_no_package(
+    api: APIClient, archives: dict[str, bytes], tmp_path: Path
+) -> None:
+    digest = _upload(api, archives["hey"]).json()["digest"]
+    (tmp_path / "STORAGE").rename(tmp_path / "gone")
+    for attempt in range(1, 8):
+        pipelines.describe_package(digest)
+        package = Package.objects.get(pk=digest)
+        assert (package.state, package.failed_attempts) == ("describing", attempt), package.error
+    assert package.woken_at > timezone.now() + timedelta(minutes=30), "each pause is twice as long"
+    (tmp_path / "gone").rename(tmp_path / "STORAGE")
+    pipelines.describe_package(digest)
+    package.refresh_from_db()
+    assert (package.state, package.error) == ("ready", None)
+
+
+def test_a_package_whose_description_fails_each_time_is_rejected(
+    api: APIClient, archives: dict[str, bytes], settings: Settings
+) -> None:
+    """A time-out is such a failure too: no stage has judged the package."""
+    digest = _upload(api, archives["hey"]).json()["digest"]
+    settings.WEIR_STAGES_COMMAND = ["sh", "-c", "sleep 60"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipelines, "_TIMEOUT_S", 0)
+        pipelines.describe_package(digest)
+    package = Package.objects.get(pk=digest)
+    assert package.error is not None
+    assert (package.state, package.error["code"]) == ("describing", "stage-timeout")
+    settings.WEIR_STAGES_COMMAND = ["false"]
+    for _ in range(7):
+        pipelines.describe_package(digest)
+    row = api.get(f"/api/v1/packages/{digest}/").json()
+    assert (row["state"], row["error"]["code"]) == ("rejected", "stage-failed")
+    assert _upload(api, archives["hey"]).json()["state"] == "describing"
+    assert Package.objects.get(pk=digest).failed_attempts == 0
 
 
 def test_a_package_for_another_python_is_rejected_in_a_sentence(api: APIClient, archives: dict[str, bytes]) -> None:

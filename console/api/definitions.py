@@ -108,6 +108,11 @@ class Packages(StrictView, generics.ListAPIView[Package]):
     parser_classes = (PackageArchive,)
     query = frozenset({"limit", "cursor"})
 
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if request.method == "POST":
+            require_upload(self.user)  # before the body is read, for its answer or for the digest of its key
+
     @extend_schema(
         request={PackageArchive.media_type: OpenApiTypes.BINARY},
         responses={202: PackageSerializer, 415: Problem, 422: Problem, 503: Problem},
@@ -117,9 +122,7 @@ class Packages(StrictView, generics.ListAPIView[Package]):
 
         A package is stored by its digest, so that a repeated upload has no further effect.
         """
-        require_upload(self.user)  # before the body is read
-        body = request.data  # no mapping if the request has no body
-        package = upload_package(self.user, body["archive"] if isinstance(body, dict) and body else b"")
+        package = upload_package(self.user, request.data or b"")  # an empty mapping if the request has no body
         return location_response("api:package", package.pk, PackageSerializer(package).data)
 
 

@@ -53,7 +53,10 @@ def reused_key() -> Refused:
 
 
 def _digest(request: Request) -> str:
-    parts = [request.get_full_path(), request.data]
+    body = request.data
+    if isinstance(body, bytes):  # JSON would have it in base64
+        body = hashlib.sha256(body).hexdigest()
+    parts = [request.get_full_path(), body]
     return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()
 
 

@@ -40,7 +40,7 @@ class StorableJson(JSONParser):
 
 
 class PackageArchive(BaseParser):
-    """The file of a package as the only field of the body.
+    """The body is the file of a package.
 
     Raises Refused for a body above the limit, of which no byte is kept.
     """
@@ -49,12 +49,12 @@ class PackageArchive(BaseParser):
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
-    ) -> Any:
-        archive = stream.read(MAX_ARCHIVE_BYTES + 1)
+    ) -> bytes:
+        archive: bytes = stream.read(MAX_ARCHIVE_BYTES + 1)
         if len(archive) > MAX_ARCHIVE_BYTES:
             detail = f"The request body exceeds {MAX_ARCHIVE_BYTES} bytes."
             raise Refused("too-large", detail, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        return {"archive": archive}
+        return archive
 
 
 class MsgspecJson(JSONRenderer):

@@ -25,8 +25,8 @@ def other_code(run: Run) -> str:
     if defined is None or executed is None or defined == executed:
         return ""
     number, executes = run.version.number, "executed" if run.is_terminal else "executes"
-    if (defined.package, defined.version) != (executed.package, executed.version):
-        before = defined.version if defined.package == executed.package else str(defined)
+    if str(defined) != str(executed):
+        before = str(defined).removeprefix(f"{executed.package} ")
         change = f"Run {run.pk} {executes} code of {executed}; version {number} was defined with {before}."
         return change if defined.graph == executed.graph else f"{change} The graphs differ."
     return f"Run {run.pk} {executes} code of {executed} whose graph differs from the graph of version {number}."

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 from django.conf import settings
+from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -96,7 +98,7 @@ def upload_package(user: User, archive: bytes) -> Package:
     require_upload(user)
     try:
         digest = package_digest(read_archive(archive))
-        _store_archive(digest, archive)
+        is_replaced = _store_archive(digest, archive)
     except JobRejected as error:
         raise Refused(error.code, f"package: {error.detail}.", field="package") from error
     except EnvironmentFailure as error:
@@ -107,23 +109,36 @@ def upload_package(user: User, archive: bytes) -> Package:
         package, is_new = Package.objects.get_or_create(digest=digest, defaults=columns)
         failed = Q(state=PackageState.REJECTED) | Q(state=PackageState.DESCRIBING, failed_attempts__gt=0)
         columns = {"state": PackageState.DESCRIBING, "error": None, "failed_attempts": 0, "woken_at": Now()}
-        if Package.objects.filter(failed, pk=digest).update(**columns) or is_new:
+        is_described = bool(Package.objects.filter(failed, pk=digest).update(**columns)) or is_new
+        if is_described:
             wakeups.after_commit(wakeups.PACKAGE_TASK, digest)
+        if is_replaced or is_described:
+            _record_upload(user, package, ADDITION if is_new else CHANGE)
         package.refresh_from_db()
     return package
 
 
-def _store_archive(digest: str, archive: bytes) -> None:
-    """Stores the file unless an intact one is there. Equal packages may differ in their compression."""
+def _record_upload(user: User, package: Package, action: int) -> None:
+    """Adds the upload to the history of the admin: operations are those of a job, and a package has none."""
+    request_id = structlog.contextvars.get_contextvars().get("request_id", "")
+    LogEntry.objects.log_actions(user.pk, [package], action, f"Uploaded by request {request_id}.")  # type: ignore[arg-type]
+
+
+def _store_archive(digest: str, archive: bytes) -> bool:
+    """Stores the file unless an intact one is there. Returns whether it replaced a damaged file.
+
+    Equal packages may differ in their compression.
+    """
     store, path = open_store(str(settings.WEIR_STORAGE)), package_path(digest)
     if store.create(path, archive):
-        return
+        return False
     try:
         is_intact = package_digest(read_archive(store.get(path))) == digest
     except JobRejected:
         is_intact = False
     if not is_intact:
         store.put(path, [archive])
+    return not is_intact
 
 
 def describe_package(digest: str) -> None:

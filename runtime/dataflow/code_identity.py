@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from runtime.access.job_package import active_package
 from runtime.core.job.code_identity import CodeIdentity, graph_digest
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.pipelines import package_of
@@ -15,4 +16,10 @@ def code_identity(pipeline: str, flow: Dataflow, max_parallelism: int) -> CodeId
     """
     package = package_of(pipeline)
     widest = replace(flow, max_parallelism=max_parallelism).compile(max_parallelism)
-    return CodeIdentity(package=package.name, version=package.version, graph=graph_digest(widest.graph))
+    stored = active_package()
+    return CodeIdentity(
+        package=package.name,
+        version=package.version,
+        graph=graph_digest(widest.graph),
+        digest=stored.digest if stored else "",
+    )

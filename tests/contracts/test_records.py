@@ -237,7 +237,7 @@ def test_only_the_current_attempt_records_the_code_of_the_run() -> None:
     records = PostgresRunStore(url(), run.pk, Token(run.token), 128)
     records.record_code(CodeIdentity(package="shop", version="1.3", graph="ab"))
     run.refresh_from_db()
-    assert run.code == {"package": "shop", "version": "1.3", "graph": "ab"}
+    assert run.code == {"package": "shop", "version": "1.3", "graph": "ab", "digest": ""}
     Run.objects.update(token=run.token + 1)
     records.record_code(CodeIdentity(package="shop", version="1.2", graph="ab"))
     run.refresh_from_db()

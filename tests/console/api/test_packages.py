@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from console.accounts.models import User
+from console.api.parsing import PackageArchive
 from console.jobs import compilation, pipelines
+from console.jobs.code import code_of_version
 from console.jobs.models import JobVersion, Package, Pipeline
 from console.jobs.pipelines import OfferedPipeline
+from runtime.io.package_archive import MAX_ARCHIVE_BYTES
 from runtime.io.package_cache import package_path
 from tests.console.api.test_api import check_problem
 from tests.console.conftest import api_as
@@ -97,6 +101,22 @@ def test_an_uploaded_package_is_stored_by_its_digest_and_offers_its_pipelines(
     assert _upload(api, archives["hey"]).json()["state"] == "ready"
 
 
+def test_each_upload_with_an_effect_is_in_the_history_of_the_admin(
+    api: APIClient, archives: dict[str, bytes], tmp_path: Path
+) -> None:
+    answers = [_upload(api, archives["hey"]) for _ in range(2)]
+    (tmp_path / "STORAGE" / package_path(answers[0].json()["digest"])).write_bytes(b"damaged")
+    answers.append(_upload(api, archives["hey"]))
+    entries = LogEntry.objects.order_by("pk").values_list(
+        "user__username", "action_flag", "object_id", "change_message"
+    )
+    digest, user = answers[0].json()["digest"], User.objects.get().username
+    assert list(entries) == [
+        (user, action, digest, f"Uploaded by request {answers[number]['X-Request-Id']}.")
+        for number, action in ((0, ADDITION), (2, CHANGE))
+    ]
+
+
 def test_versions_keep_their_packages_and_a_new_one_has_that_of_the_newest(
     api: APIClient, archives: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -108,8 +128,13 @@ def test_versions_keep_their_packages_and_a_new_one_has_that_of_the_newest(
     version = _version(api, job, params=params, parallelism=2)
     assert version.package_id == first, "another parallelism does not change the code"
     assert version.graph is not None
-    assert version.graph["code"]["package"] == "wordjob"
-    assert _version(api, job, params=params, package=second).package_id == second
+    assert {name: version.graph["code"][name] for name in ("package", "version", "digest")} == {
+        "package": "wordjob", "version": "1.0", "digest": first,
+    }  # fmt: skip
+    version_of_second = _version(api, job, params=params, package=second)
+    assert version_of_second.package_id == second
+    assert str(code_of_version(version)) == f"wordjob 1.0 ({first[:12]})"
+    assert str(code_of_version(version_of_second)) == f"wordjob 1.0 ({second[:12]})"
     changes = api.get(f"/api/v1/jobs/{job}/versions/difference/?base=1&other=3").json()["differences"]
     assert {"part": "version", "name": "package", "before": first, "after": second} in changes
     equal = api.post(f"/api/v1/versions/{version.pk}/equal/").json()
@@ -284,12 +309,21 @@ def test_a_repetition_with_the_key_of_a_request_has_its_answer(api: APIClient, a
     assert Package.objects.count() == 1
 
 
+@pytest.mark.parametrize("headers", [{}, {"HTTP_IDEMPOTENCY_KEY": "once"}])
 def test_a_definer_without_the_permission_uploads_nothing(
-    definer: User, archives: dict[str, bytes], tmp_path: Path
+    definer: User, archives: dict[str, bytes], tmp_path: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = _upload(api_as(definer), archives["hey"])
+    bodies: list[object] = []
+    monkeypatch.setattr(PackageArchive, "parse", lambda _, stream, *__: bodies.append(stream))
+    answer = _upload(api_as(definer), archives["hey"], **headers)
     assert "the permission jobs.add_package is required" in check_problem(answer, 403, "not-permitted")["detail"]
     assert not list((tmp_path / "STORAGE").iterdir())
+    assert bodies == [], "the body is not read"
+
+
+def test_a_body_above_the_limit_is_refused(api: APIClient) -> None:
+    problem = check_problem(_upload(api, b" " * (MAX_ARCHIVE_BYTES + 1)), 413, "too-large")
+    assert problem["detail"] == f"The request body exceeds {MAX_ARCHIVE_BYTES} bytes."
 
 
 def test_a_body_of_another_type_is_refused(api: APIClient) -> None:

@@ -24,6 +24,7 @@ def run_with(code: dict[str, Any] | None) -> Run:
         ({"version": "1.3"}, "executes code of shop 1.3; version 1 was defined with 1.2."),
         ({"version": "1.3", "graph": "b"}, "shop 1.3; version 1 was defined with 1.2. The graphs differ."),
         ({"package": "shop2"}, "executes code of shop2 1.2; version 1 was defined with shop 1.2."),
+        ({"digest": "ab" * 32}, "executes code of shop 1.2 (abababababab); version 1 was defined with 1.2."),
         ({"graph": "b"}, "executes code of shop 1.2 whose graph differs from the graph of version 1."),
     ],
 )

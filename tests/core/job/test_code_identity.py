@@ -20,3 +20,6 @@ def test_a_digest_is_that_of_the_whole_graph_without_the_types_of_columns() -> N
 def test_a_package_is_named_with_its_version() -> None:
     assert str(CodeIdentity(package="shop", version="1.3", graph="")) == "shop 1.3"
     assert str(CodeIdentity(package="", version="", graph="")) == "an unknown package"
+    assert str(CodeIdentity(package="shop", version="1.3", graph="", digest="0123456789abcdef")) == (
+        "shop 1.3 (0123456789ab)"
+    )

@@ -18,6 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TextIO
 
+from packaging.utils import canonicalize_name
+
 from runtime.access.data_roots import DataRoots
 from runtime.access.job_package import package_folder
 from runtime.access.redaction import redact
@@ -25,7 +27,7 @@ from runtime.access.secrets import register_references
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.connectors.sources.epochs import EpochSource
 from runtime.core.job.settings import ExecutionMode
-from runtime.dataflow.pipelines import PipelineContext, pipeline
+from runtime.dataflow.pipelines import PipelineContext, package_of, pipeline
 from runtime.durable import make_folder
 from runtime.errors import JobRejected
 from runtime.io.package_cache import import_package
@@ -130,7 +132,10 @@ def _describe(arguments: argparse.Namespace) -> dict[str, Any]:
     folder = arguments.folder or package_folder()
     if folder is None:
         raise JobRejected("bad-package", "package", "name a folder")
-    return describe_package(folder.absolute())
+    description = describe_package(folder.absolute())
+    for each in description["pipelines"]:
+        each["distribution"] = canonicalize_name(package_of(each["name"]).name)
+    return description
 
 
 def _compile(arguments: argparse.Namespace) -> dict[str, Any]:

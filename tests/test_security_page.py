@@ -21,6 +21,10 @@ TESTS: Final = {
     "The permission `jobs.add_package`": (
         "console/api/test_packages.py::test_a_definer_without_the_permission_uploads_nothing"
     ),
+    "Only packages of the same distribution": (
+        "console/api/test_packages.py::test_another_distribution_does_not_take_over_the_name_of_a_pipeline"
+    ),
+    "The size of a package": "io/test_package_archive.py::test_a_bomb_is_refused_before_it_is_unpacked",
     "An uploaded package": "io/test_package_archive.py::test_an_entry_that_no_package_has_is_refused",
     "A damaged package": "io/test_package_cache.py::test_another_package_under_the_digest_is_refused_by_name",
     "Only a user of the admin": "console/jobs/test_connections.py::test_a_definer_makes_no_connection",
@@ -68,6 +72,8 @@ TESTS: Final = {
     "A request that is not complete": (
         "console/test_server.py::test_requests_that_arrive_byte_by_byte_hold_no_thread_and_are_cut_off"
     ),
+    "The upload of a package": "console/test_server.py::test_uploads_have_more_time_but_are_cut_off_too",
+    "A package of more than 64 MiB": "console/test_server.py::test_the_body_of_a_package_has_a_limit_of_its_own",
     "A request body": "console/test_server.py::test_a_body_without_announcement_is_cut_off_where_it_grows_too_large",
     "The web server has at most": "console/test_server.py::test_threads_keep_their_connections_to_postgres",
     "Failures do not quote": "slot/test_slot.py::test_a_failure_does_not_quote_a_secret_that_the_slot_has_resolved",

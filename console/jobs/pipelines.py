@@ -1,7 +1,7 @@
 """The registry of pipelines as rows, so that forms need not import it.
 
 A sync reads the pipelines that are installed beside Weir. A package that a user uploads is described by a stage, which
-imports it in a process of its own. A name belongs to the installed code or to packages, never to both.
+imports it in a process of its own. A name belongs to the installed code or to packages of one distribution.
 """
 
 from datetime import timedelta
@@ -44,6 +44,7 @@ class OfferedPipeline(msgspec.Struct, frozen=True):
     schema: dict[str, Any] = {}
     queries: dict[str, str] = {}
     error: str = ""  #: why the pipeline cannot be used
+    distribution: str = ""  #: of a package, that offers the pipeline
 
 
 def sync() -> list[str]:
@@ -84,6 +85,7 @@ def replace(offered: list[OfferedPipeline]) -> None:
 
 def _store(pipeline: OfferedPipeline, package: Package | None) -> None:
     columns = {**msgspec.structs.asdict(pipeline), "schema": _with_order(pipeline.schema), "updated_at": Now()}
+    del columns["distribution"]
     Pipeline.objects.update_or_create(name=pipeline.name, defaults={**columns, "package": package})
 
 
@@ -196,11 +198,20 @@ def _storable(value: Any) -> Any:
 
 
 def _require_free_names(offered: list[OfferedPipeline]) -> None:
-    """Raises StageFailed if a pipeline is installed beside Weir: a version without a package would change its code."""
-    names = [pipeline.name for pipeline in offered]
-    if installed := Pipeline.objects.filter(name__in=names, package=None).first():
-        detail = f"{installed.name} is installed beside Weir too: uninstall it there, or give one another name."
-        raise stages.StageRejected("package-conflict", detail, "package")
+    """Raises StageRejected if a pipeline is installed beside Weir, or if another distribution offers it.
+
+    A version without a package would change its code, or a new job the author of its code.
+    """
+    rows = Pipeline.objects.select_related("package").in_bulk([pipeline.name for pipeline in offered])
+    for pipeline in offered:
+        row = rows.get(pipeline.name)
+        if row is not None and row.package is None:
+            detail = f"{row.name} is installed beside Weir too: uninstall it there, or give one another name."
+            raise stages.StageRejected("package-conflict", detail, "package")
+        owner = row.package.pipelines[row.name]["distribution"] if row is not None and row.package else ""
+        if owner not in ("", pipeline.distribution):
+            detail = f"{pipeline.name} belongs to packages of {owner}, not of {pipeline.distribution}: rename it."
+            raise stages.StageRejected("package-conflict", detail, "package")
 
 
 def _with_order(schema: dict[str, Any]) -> dict[str, Any]:

@@ -260,6 +260,18 @@ def test_a_pipeline_that_is_installed_is_not_replaced_by_a_package(api: APIClien
     assert Pipeline.objects.get(pk="wordjob").package is None
 
 
+def test_another_distribution_does_not_take_over_the_name_of_a_pipeline(
+    api: APIClient, archives: dict[str, bytes], tmp_path: Path
+) -> None:
+    digest = _described(api, archives["hey"])["digest"]
+    files = {**word_files("hi", "other"), "job.py": word_job("hi", "other").replace('name="other"', 'name="wordjob"')}
+    project = write_project(tmp_path / "project", "other", files, pipelines={"wordjob": "other.job:PIPELINE"})
+    row = _described(api, build(project)[0])
+    assert (row["state"], row["error"]["code"]) == ("rejected", "package-conflict")
+    assert row["error"]["detail"] == "wordjob belongs to packages of wordjob, not of other: rename it."
+    assert Pipeline.objects.get(pk="wordjob").package_id == digest
+
+
 def test_a_sync_of_installed_pipelines_keeps_those_of_packages(api: APIClient, archives: dict[str, bytes]) -> None:
     digest = _described(api, archives["hey"])["digest"]
     pipelines.replace([OfferedPipeline("sums"), OfferedPipeline("wordjob", "installed")])

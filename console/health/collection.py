@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from django.conf import settings
-from django.db.models import Max
+from django.db.models import Max, prefetch_related_objects
 
 from console.checkpoints.file_systems import low_file_systems
 from console.health import hours, past
@@ -62,7 +62,7 @@ Sample = tuple[datetime, Mapping[str, Mapping[str, Sequence[Any]]]]
 def collect(runs: Sequence[Run], now: datetime, former: Mapping[int, JobHealth] | None = None) -> dict[int, RunFacts]:
     """The facts of `runs`, by run. Versions and jobs of the runs must be loaded. `former`: the former verdict, by run.
 
-    Six queries at most, whatever the number of runs.
+    Eight queries at most, whatever the number of runs.
     """
     active = [run for run in runs if not run.is_terminal]
     rows = _rows(active, now)
@@ -156,8 +156,11 @@ def _lease_lost_at(run: Run, attempt_lost_at: datetime | None) -> datetime | Non
 
 
 def _schemas(runs: Sequence[Run]) -> Mapping[str, Any]:
-    """The parameter schemas of failed runs, by pipeline: they name the secrets."""
-    pipelines = {run.job.pipeline for run in runs if run.run_state is RunState.FAILED}
+    """The parameter schemas of failed runs, by pipeline: they name the secrets. Loads the packages of their versions."""
+    failed = [run for run in runs if run.run_state is RunState.FAILED]
+    versions = [run.version for run in failed if run.version.package_id is not None]
+    prefetch_related_objects(versions, "package", "job")
+    pipelines = {run.job.pipeline for run in failed}
     rows = Pipeline.objects.filter(pk__in=pipelines) if pipelines else ()
     return {pipeline.name: pipeline.schema for pipeline in rows}
 
@@ -166,7 +169,7 @@ def _failure(run: Run, schemas: Mapping[str, Any]) -> tuple[str, str]:
     """The message of a failed run, and the operator that failed; "" for other runs and for unknown facts."""
     if run.run_state is not RunState.FAILED:
         return "", ""
-    schema = schemas.get(run.job.pipeline, {})
+    schema = run.version.parameter_schema(schemas.get(run.job.pipeline, {}))
     recorded = redact_failure(run.failure or {}, partial(redact_json, params=run.version.params, schema=schema))
     detail = recorded.get("detail")
     fields = {**recorded, **detail} if isinstance(detail, dict) else recorded

@@ -36,7 +36,7 @@ def compared_versions(job: Job, base: int | None, other: int | None) -> tuple[Jo
 
 
 def differences(base: JobVersion, other: JobVersion, schema: Schema) -> tuple[Difference, ...]:
-    """The changes from `base` to `other`. `schema` is that of the pipeline's parameters."""
+    """The changes from `base` to `other`. `schema`: of the pipeline, as it is offered now."""
     return tuple(_differences(base, other, schema))
 
 
@@ -46,7 +46,7 @@ def _differences(base: JobVersion, other: JobVersion, schema: Schema) -> Iterato
             yield Difference("parallelism", name, getattr(base, name), getattr(other, name))
     if base.package_id != other.package_id:
         yield Difference("version", "package", base.package_id, other.package_id)
-    sides = mask(base.params, schema), mask(other.params, schema)
+    sides = [mask(version.params, version.parameter_schema(schema)) for version in (base, other)]
     for name in _changed(base.params, other.params):
         before, after = (params.get(name, ABSENT) for params in sides)
         yield Difference("parameter", name, before, OTHER_VALUE if before == after else after)

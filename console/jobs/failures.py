@@ -96,9 +96,11 @@ def failure_detail(recorded: Any, version: JobVersion, schema: Schema, reason: s
     """The failure in a row of a run or attempt, as the job master or another process `recorded` it.
 
     Args:
-        version, schema: they name the operators and the secrets.
+        version: it names the operators and the secrets.
+        schema: of the pipeline, as it is offered now.
         reason: the message if none was recorded.
     """
+    schema = version.parameter_schema(schema)
     failure = redact_failure(recorded or {}, partial(redact_json, params=version.params, schema=schema))
     detail = failure.get("detail")
     fields = {**failure, **detail} if isinstance(detail, dict) else failure

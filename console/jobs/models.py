@@ -240,6 +240,13 @@ class JobVersion(models.Model):
         """Whether its compilation has not ended."""
         return self.state == VersionState.COMPILING
 
+    def parameter_schema(self, newest: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The schema of its parameters, which names the secrets. `newest`: that of the pipeline, as it is offered now.
+
+        An older package may declare a secret that the newest does not have.
+        """
+        return newest if self.package is None else dict(self.package.pipelines[self.job.pipeline]["schema"])
+
     @property
     def is_batch(self) -> bool:
         """Whether its runs are Spark plans in BATCH. The compile stage decides."""

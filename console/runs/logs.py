@@ -175,7 +175,8 @@ class LogSecrets:
 
     @classmethod
     def of(cls, run: Run) -> "LogSecrets":
-        return cls(run.job.pipeline, run.version.params, pipeline_schema(run.job.pipeline))
+        schema = run.version.parameter_schema(pipeline_schema(run.job.pipeline))
+        return cls(run.job.pipeline, run.version.params, schema)
 
     def redact(self, text: str) -> str:
         """`text` without the secrets, as far as the console's host has them; without text, nothing is read."""

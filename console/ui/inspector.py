@@ -124,7 +124,10 @@ class Inspector:
     def warnings(self) -> Sequence[LogLine] | None:
         """The last warnings in the log of the job master; None if this host does not have the log."""
         run, page = self._page.run, self._page
-        return recent_warnings(run, LogSecrets(run.job.pipeline, run.version.params, page.schema)) if run else ()
+        if run is None:
+            return ()
+        schema = run.version.parameter_schema(page.schema)
+        return recent_warnings(run, LogSecrets(run.job.pipeline, run.version.params, schema))
 
     @cached_property
     def checkpoint(self) -> Checkpoint | None:

@@ -237,7 +237,10 @@ def _primary_operation(page: JobPage, newest: Checkpoint | None, suggestion: Sug
 
 
 def _params(version: JobVersion | None, schema: Schema) -> tuple[tuple[str, str], ...]:
-    return describe_params(schema, mask(version.params, schema)) if version else ()
+    if version is None:
+        return ()
+    schema = version.parameter_schema(schema)
+    return describe_params(schema, mask(version.params, schema))
 
 
 def desired_state(job: Job, run: Run | None, failure_code: str | None, active: tuple[Operation, ...]) -> str:

@@ -4,15 +4,19 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from console.accounts.models import User
 from console.accounts.refusals import Refused
+from console.health.collection import collect
 from console.jobs import services
 from console.jobs.editing import make_equal
 from console.jobs.masking import require_references, unmask
-from console.jobs.models import Job, JobVersion, Pipeline
+from console.jobs.models import Job, JobVersion, Package, Pipeline
+from console.runs.logs import LogSecrets
 from runtime.access.redaction import MASK, is_secret, mask, redact
+from tests.console.ui import rows
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -171,6 +175,38 @@ def test_no_answer_page_or_admin_shows_a_secret(secretive: JobVersion, api: APIC
         text = answer.content.decode()
         assert [secret for secret in SECRETS if secret in text] == [], path
     assert secretive.params == PARAMS, "the job needs them"
+
+
+def test_a_secret_is_masked_by_the_package_of_its_version(api: APIClient, browser: Client) -> None:
+    """The newest package no longer declares it."""
+    packages = []
+    for number, entry in enumerate(({"type": "string", "format": "password"}, {"type": "string"})):
+        schema = {**rows.SCHEMA, "properties": {**rows.SCHEMA["properties"], "entry": entry}}
+        description = {"pipelines": [{"name": "flights", "schema": schema, "distribution": "flights"}]}
+        packages.append(Package(digest=f"{number}" * 64, size=1, state="ready", description=description))
+    Package.objects.bulk_create(packages)
+    job = rows.job(version={"params": {**rows.PARAMS, "entry": "hunter22"}, "package": packages[0]})
+    rows.add_version(job, 2, params={**rows.PARAMS, "entry": "open"}, package=packages[1])
+    schema = packages[1].pipelines["flights"]["schema"]
+    Pipeline.objects.filter(pk="flights").update(schema=schema, package=packages[1])
+    rows.run(job, "stopped")
+    page = browser.get(f"/jobs/{job.pk}/").content.decode()
+    assert "hunter22" not in page
+    assert MASK in page
+    failure = {"code": "operator-failed", "message": "no way in with hunter22", "detail": {}}
+    run = rows.run(job, "failed", failure=failure)
+    rows.attempts(run)
+    paths = [
+        f"/api/v1/jobs/{job.pk}/versions/difference/?base=1&other=2", f"/api/v1/jobs/{job.pk}/failures/",
+        f"/jobs/{job.pk}/versions/?base=1&other=2", f"/runs/{run.pk}/",
+    ]  # fmt: skip
+    for path in paths:
+        answer = (api if path.startswith("/api") else browser).get(path)
+        assert answer.status_code == 200, path
+        assert "hunter22" not in answer.content.decode(), path
+        assert MASK in answer.content.decode(), path
+    assert LogSecrets.of(run).redact("hunter22") == MASK
+    assert "hunter22" not in str(collect([run], timezone.now()))
 
 
 def test_a_version_read_over_rest_can_be_sent_back(secretive: JobVersion, api: APIClient) -> None:

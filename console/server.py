@@ -34,7 +34,7 @@ UPLOAD_TIMEOUTS: Final = 15
 _RESPONSE_BYTES: Final = 1 << 30
 
 
-class TooManyUploads(Error):  # type: ignore[misc]
+class TooManyUploads(Error):
     code = 503
     reason = "Service Unavailable"
 
@@ -42,6 +42,7 @@ class TooManyUploads(Error):  # type: ignore[misc]
 class LimitedRequest(HTTPRequestParser):
     """A request whose path decides how large its body may be."""
 
+    adj: Any
     is_upload = False
 
     def __init__(self, adjustments: Any, channels: dict[int, Any]) -> None:

@@ -342,6 +342,7 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
         "RunStateEnum": "console.jobs.models.RUN_STATES",
+        "PackageStateEnum": "console.jobs.models.PACKAGE_STATES",
         "VersionStateEnum": "console.jobs.models.VERSION_STATES",
         "OperationStateEnum": "console.operations.models.OPERATION_STATES",
         "OperationKindEnum": "console.operations.models.OPERATION_KINDS",

@@ -122,7 +122,8 @@ class Packages(StrictView, generics.ListAPIView[Package]):
 
         A package is stored by its digest, so that a repeated upload has no further effect.
         """
-        package = upload_package(self.user, request.data or b"")  # an empty mapping if the request has no body
+        archive: Any = request.data or b""  # an empty mapping if the request has no body
+        package = upload_package(self.user, archive)
         return location_response("api:package", package.pk, PackageSerializer(package).data)
 
 

@@ -53,7 +53,7 @@ def reused_key() -> Refused:
 
 
 def _digest(request: Request) -> str:
-    body = request.data
+    body: Any = request.data
     if isinstance(body, bytes):  # JSON would have it in base64
         body = hashlib.sha256(body).hexdigest()
     parts = [request.get_full_path(), body]

@@ -49,7 +49,7 @@ class PackageArchive(BaseParser):
 
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
-    ) -> bytes:
+    ) -> Any:
         archive: bytes = stream.read(MAX_ARCHIVE_BYTES + 1)
         if len(archive) > MAX_ARCHIVE_BYTES:
             detail = f"The request body exceeds {MAX_ARCHIVE_BYTES} bytes."

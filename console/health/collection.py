@@ -156,7 +156,7 @@ def _lease_lost_at(run: Run, attempt_lost_at: datetime | None) -> datetime | Non
 
 
 def _schemas(runs: Sequence[Run]) -> Mapping[str, Any]:
-    """The parameter schemas of failed runs, by pipeline: they name the secrets. Loads the packages of their versions."""
+    """The parameter schemas of failed runs, by pipeline: they name the secrets. Loads the packages, too."""
     failed = [run for run in runs if run.run_state is RunState.FAILED]
     versions = [run.version for run in failed if run.version.package_id is not None]
     prefetch_related_objects(versions, "package", "job")

@@ -46,7 +46,7 @@ def _differences(base: JobVersion, other: JobVersion, schema: Schema) -> Iterato
             yield Difference("parallelism", name, getattr(base, name), getattr(other, name))
     if base.package_id != other.package_id:
         yield Difference("version", "package", base.package_id, other.package_id)
-    sides = [mask(version.params, version.parameter_schema(schema)) for version in (base, other)]
+    sides = mask(base.params, base.parameter_schema(schema)), mask(other.params, other.parameter_schema(schema))
     for name in _changed(base.params, other.params):
         before, after = (params.get(name, ABSENT) for params in sides)
         yield Difference("parameter", name, before, OTHER_VALUE if before == after else after)

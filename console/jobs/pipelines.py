@@ -23,10 +23,10 @@ from console.accounts.refusals import Refused
 from console.accounts.rights import require_upload
 from console.jobs import stages
 from console.jobs.models import Package, PackageState, Pipeline
+from runtime.access.redaction import storable_json
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.package_archive import package_digest, read_archive
 from runtime.io.package_cache import package_path
-from runtime.io.postgres.store import storable_json
 from runtime.io.store import open_store
 
 _TIMEOUT_S = 180  # a package whose import hangs takes `runtime.dataflow.pipelines.IMPORT_TIMEOUT_S` of this time
@@ -123,7 +123,7 @@ def upload_package(user: User, archive: bytes) -> Package:
 def _record_upload(user: User, package: Package, action: int) -> None:
     """Adds the upload to the history of the admin: operations are those of a job, and a package has none."""
     request_id = structlog.contextvars.get_contextvars().get("request_id", "")
-    LogEntry.objects.log_actions(user.pk, [package], action, f"Uploaded by request {request_id}.")  # type: ignore[arg-type]
+    LogEntry.objects.log_actions(user.pk, [package], action, f"Uploaded by request {request_id}.")
 
 
 def _store_archive(digest: str, archive: bytes) -> bool:

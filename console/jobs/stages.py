@@ -19,7 +19,7 @@ from django.conf import settings
 from console.celery import is_shutting_down
 from console.child_process import Child, describe_exit
 from console.jobs.child_environment import stage_environment
-from runtime.io.postgres.store import storable_json
+from runtime.access.redaction import storable_json
 
 POLL_S = 1.0
 REJECTED_CODE = 3  #: exit code for invalid input of the author; the error is on stdout

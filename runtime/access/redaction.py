@@ -239,3 +239,13 @@ def _resolve(schema: Any, root: Schema) -> Any:
     for step in reference[2:].split("/"):
         target = target.get(step, {}) if isinstance(target, Mapping) else {}
     return target
+
+
+def storable_json(value: Any) -> str:
+    """`value` as JSON, with a replacement character for each character that Postgres cannot store."""
+    return storable_text(json.dumps(value, ensure_ascii=False))
+
+
+def storable_text(value: str) -> str:
+    """Replaces what Postgres cannot store, NUL and halves of surrogate pairs: the failure that quotes it is shown."""
+    return value.encode(errors="replace").decode().replace("\\u0000", "\\ufffd").replace("\x00", "\ufffd")

@@ -4,7 +4,6 @@ The loss of the connection is an EnvironmentFailure, which callers retry. The co
 `queries.sql` names the columns.
 """
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from psycopg.errors import CheckViolation, ReadOnlySqlTransaction
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from runtime.access.redaction import redact_failure
+from runtime.access.redaction import redact_failure, storable_json, storable_text
 from runtime.core.attempt.events import OperationRequest
 from runtime.core.checkpoint.acknowledgements import as_columns
 from runtime.core.checkpoint.effects import ReportCheckpoint
@@ -266,7 +265,7 @@ class PostgresRunStore:
     # ------------------------------------------------------------ redacted values
 
     def _text(self, value: str) -> str:
-        return _storable(str(self._redact(value)))
+        return storable_text(str(self._redact(value)))
 
     def _jsonb(self, value: Mapping[str, Any] | None) -> Jsonb | None:
         if value is None:
@@ -341,13 +340,3 @@ class _Connection:
 
 def _to_datetime(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
-
-
-def storable_json(value: Any) -> str:
-    """`value` as JSON, with a replacement character for each character that Postgres cannot store."""
-    return _storable(json.dumps(value, ensure_ascii=False))
-
-
-def _storable(value: str) -> str:
-    """Replaces what Postgres cannot store, NUL and halves of surrogate pairs: the failure that quotes it is shown."""
-    return value.encode(errors="replace").decode().replace("\\u0000", "\\ufffd").replace("\x00", "\ufffd")

@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any, Final
@@ -30,7 +31,8 @@ _JVM_ENDED: Final = (
 )
 
 
-def installed_versions() -> dict[str, str]:
+@cache
+def installed_versions() -> Mapping[str, str]:
     """The versions of Weir, Python and Arrow of this process; "": unknown, as in a checkout."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {"Weir": _version_of(DISTRIBUTION), "Python": python, "Arrow": _version_of("pyarrow")}

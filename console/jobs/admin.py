@@ -33,6 +33,9 @@ class PackageAdmin(ReadOnlyAdmin):
     search_fields = ("digest",)
     date_hierarchy = "created_at"
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Package]:
+        return super().get_queryset(request).defer("description")  # up to a megabyte in each row
+
 
 @admin.register(Connection)
 class ConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]

@@ -172,7 +172,12 @@ def failure_causes(
         last=Window(Max(Coalesce("ended_at", "run__ended_at")), partition_by=cause),
         place=Window(RowNumber(), order_by="-token", partition_by=cause),
     ).annotate(attempt_number=Case(When(place=1, then=attempt_number())))
-    newest = grouped.filter(place=1).order_by("-token").select_related("run__version").defer("run__live")
+    newest = (
+        grouped.filter(place=1)
+        .order_by("-token")
+        .select_related("run__version__package", "run__version__job")
+        .defer("run__live")
+    )
     return tuple(
         FailureCause(
             number=row.number,

@@ -13,7 +13,6 @@ from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFi
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.access.package_checks import check_package, check_resolution
 from runtime.errors import EnvironmentFailure, JobRejected
 
 #: Digest of the package of the job; the console sets it for the processes of a version that names one.
@@ -57,6 +56,8 @@ def import_from(folder: Path, package: JobPackage | None = None) -> None:
         JobRejected: the package fits another deployment, or a module of it would come from elsewhere or replace one of
             Weir.
     """
+    from runtime.access.package_checks import check_package, check_resolution  # 20 ms, for few processes
+
     selected = _Import(folder.resolve(), package)
     folder = selected.folder
     if _IMPORTS:

@@ -35,8 +35,10 @@ def prepare_forks() -> None:
     import runtime.slot.slot  # noqa: F401
     from runtime.errors import EnvironmentFailure
     from runtime.kernels.loading import native
+    from runtime.libraries import installed_versions
     from runtime.slot import process_tuning
 
+    installed_versions()  # each slot compares them
     process_tuning.keep_freed_memory()
     process_tuning.shorten_switch_interval()
     with suppress(EnvironmentFailure):  # the slot reports it

@@ -147,6 +147,8 @@ def test_a_master_without_a_cached_package_waits_for_the_storage_with_a_heartbea
         assert master.stdout is not None
         assert "waiting for the package" in master.stdout.readline()
         assert beat.exists()
-        assert open_store(str(storage)).create(package_path(digest), data)
+        written = tmp_path / "written"
+        assert open_store(str(written)).create(package_path(digest), data)
+        written.rename(storage)  # a storage without the package is another fault
         assert master.stdout.read().splitlines()[-1] == "hey"
     assert master.returncode == 0

@@ -148,7 +148,8 @@ def new_job(request: HttpRequest) -> HttpResponse:
     if before := _made_before(request):
         return before
     data = request.POST if request.method == "POST" else None
-    form, version = JobForm.of(data, like), VersionForms(pipeline.schema, data, like=like)
+    schema = like.parameter_schema(pipeline.schema) if like else pipeline.schema  # it keeps the package of `like`
+    form, version = JobForm.of(data, like), VersionForms(schema, data, like=like)
     if data is not None:
         job = _define(request, form, version, pipeline, like)
         if job is not None:
@@ -172,7 +173,8 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
     newest = job.versions.order_by("-number").first()
     data = request.POST if request.method == "POST" else None
     # A new version keeps the package of the newest, which need not be the newest package of the pipeline.
-    schema = services.parameter_schema(newest) if newest else pipeline.schema if pipeline else {}
+    schema = pipeline.schema if pipeline else {}
+    schema = newest.parameter_schema(schema) if newest else schema
     forms = VersionForms(schema, data, like=newest, fixed_by=_newest_state(job))
     planned, compares = None, request.POST.get("act") == "compare"
     if data is not None and forms.is_valid():

@@ -327,7 +327,8 @@ def test_a_new_version_has_the_parameters_of_the_package_that_it_keeps(at_consol
     newer = Package.objects.create(digest="b" * 64, size=1, state="ready", description={"pipelines": []})
     job = rows.job(version={"package": package, "params": {"shop": "north"}})
     Pipeline.objects.filter(pk=job.pipeline).update(package=newer)
-    page = at_console.get(f"/jobs/{job.pk}/versions/new/").content.decode()
-    assert 'name="params-shop" value="north"' in page
-    assert "params-input" not in page
+    for address in (f"/jobs/{job.pk}/versions/new/", f"/jobs/new/?duplicate={job.versions.get().pk}"):
+        page = at_console.get(address).content.decode()
+        assert 'name="params-shop" value="north"' in page
+        assert "params-input" not in page
     assert "shop: north" in at_console.get(f"/jobs/{job.pk}/versions/yaml/").content.decode()

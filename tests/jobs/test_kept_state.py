@@ -134,6 +134,7 @@ def test_restarts_in_part_that_help_nothing_end(tmp_path: Path) -> None:
             source.total += 20
             run.wait_for(lambda token=token: opened(source, token) > 0)  # type: ignore[misc]
             run.wait_for(lambda: run.operator("counts").get("records_in", 0) > 0)
+        run.wait_for(lambda: run.operator("numbers").get("records_out") == source.splits * source.total)
         run.end("drain")
     assert is_exact(source, output)
     assert ["kept_slots" in failure for failure in run.records.details] == [True, True, True, False, True]

@@ -147,8 +147,8 @@ class MissingModel(weir.KeyedProcessFunction):
 
 
 def leak(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Keeps a megabyte for each batch."""
-    _LEAKED.append(bytearray(b"x") * (1 << 20))
+    """Keeps half a megabyte for each batch."""
+    _LEAKED.append(bytearray(b"x") * (1 << 19))
     return batch
 
 

@@ -86,7 +86,7 @@ def test_deaths_of_slot_executor_and_server_leave_the_output_exact(
     restored = Watched(launcher, tmp_path, source, 3, records=records)
     (tmp_path / "hurry").touch()
     restored.wait_for(lambda: final_counts(restored.output) == expected_counts(source))
-    assert restored.slots_shown == 3
+    restored.wait_for(lambda: restored.slots_shown == 3)
     restored.ask("drain")
     assert restored.join() is MasterExitCode.DONE
     assert final_counts(restored.output) == expected_counts(source)

@@ -10,6 +10,7 @@ short transaction (`epochs`).
 
 import contextlib
 import re
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 900_000  #: the largest that brokers acc
 _MIN_TRANSACTION_TIMEOUT_MS: Final = 10_000
 _STATISTICS_INTERVAL_MS: Final = 50
 _IDENTITY_POLLS: Final = 200
+_ANSWER_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -298,14 +300,27 @@ class TransactionWriter(SinkWriter):
             if self._record.committed_number(each.name, self._sink.topic) >= each.number:
                 return each
         name = f"{self._prefix}-{len(self._pool)}"
-        consumer = self._connection.consumer({"group.id": name, "enable.auto.commit": False})
-        try:
-            begin = [self._library.TopicPartition(self._sink.topic, 0, 0)]
-            self._call(lambda: consumer.commit(offsets=begin, asynchronous=False))
-            self._pool.append(_Id(name, consumer.consumer_group_metadata()))
-        finally:
-            consumer.close()
+        answers: list[Any] = []
+        options = {"enable.auto.commit": False, "on_commit": lambda error, places: answers.append(error)}
+        consumer = self._connection.consumer({"group.id": name, **options})
+        self._call(lambda: self._commit_begin(consumer, answers))
+        self._pool.append(_Id(name, consumer.consumer_group_metadata()))
+        consumer.close()  # after a failure it is dropped: `close` would wait for the commit
         return self._pool[-1]
+
+    def _commit_begin(self, consumer: Any, answers: list[Any]) -> None:
+        """Creates the group of a new id. Raises KafkaException.
+
+        A synchronous commit of librdkafka waits without limit for a coordinator that is away.
+        """
+        answers.clear()
+        consumer.commit(offsets=[self._library.TopicPartition(self._sink.topic, 0, 0)], asynchronous=True)
+        deadline = time.monotonic() + self._connection.timeout_s
+        while not answers and time.monotonic() < deadline:
+            consumer.poll(_ANSWER_POLL_S)
+        error = answers[0] if answers else self._library.KafkaError(self._library.KafkaError._TIMED_OUT)
+        if error is not None:
+            raise self._library.KafkaException(error)
 
     def _call(self, call: Any) -> None:
         call_again(self._connection, call, f"topic {self._sink.topic!r}, transaction of {self._prefix}")

@@ -29,6 +29,7 @@ transaction before a later use of the id, or has aborted it. Flink takes the for
 import re
 import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -313,11 +314,8 @@ def initialise(connection: KafkaConnection, producer: Any) -> None:
 
 
 def call_again(connection: KafkaConnection, call: Any, what: str) -> None:
-    """Calls until the error of librdkafka is permanent, for twice `timeout_s` of the connection at most.
-
-    Pauses and calls that timed out count towards this time.
-    """
-    left_s = 2 * connection.timeout_s
+    """Calls until the error of librdkafka is permanent, for twice `timeout_s` of the connection at most."""
+    deadline = time.monotonic() + 2 * connection.timeout_s
     while True:
         try:
             with connection.call(what):
@@ -326,8 +324,7 @@ def call_again(connection: KafkaConnection, call: Any, what: str) -> None:
             cause = error.__cause__
             if isinstance(cause, SystemError) or cause is None:
                 raise
-            left_s -= connection.timeout_s if cause.args[0].name() == "_TIMED_OUT" else _PAUSE_S
-            if left_s <= 0 or not (isinstance(error, TargetAway) or cause.args[0].retriable()):
+            if time.monotonic() >= deadline or not (isinstance(error, TargetAway) or cause.args[0].retriable()):
                 raise
             threading.Event().wait(_PAUSE_S)
         else:

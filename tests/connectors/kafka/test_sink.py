@@ -18,7 +18,7 @@ from runtime.connectors.kafka.formats import KafkaBytes, KafkaJson, KafkaText
 from runtime.connectors.kafka.sink import KafkaSink
 from runtime.connectors.kafka.transactions import KafkaCommitRecord
 from runtime.core.job.ids import Token
-from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, is_outage
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, TargetAway, is_outage
 from runtime.ports import SinkWriter
 from tests.connectors.two_phases import commit, rows, writer
 from tests.kafka import Broker
@@ -354,6 +354,16 @@ def test_a_time_out_above_that_of_the_broker_is_named(proxy: Proxy, job: str) ->
     with pytest.raises(JobRejected, match=r"transaction_timeout_ms: .*raise transaction\.max\.timeout\.ms"):
         writer(sink(proxy.broker, topic), job=job)
     proxy.rule = lambda api, body: None
+
+
+@pytest.mark.timeout(60)
+def test_a_group_that_cannot_be_created_is_an_outage_within_its_time(proxy: Proxy, job: str) -> None:
+    """A synchronous commit of librdkafka waits without limit for a coordinator that is away."""
+    find_coordinator = 10  # FindCoordinator
+    proxy.rule = lambda api, body: b"" if api == find_coordinator else None
+    away = sink(proxy.broker, proxy.broker.topic(), options={"socket.timeout.ms": "1000"})
+    with pytest.raises(TargetAway):
+        writer(away, job=job)
 
 
 # ---------------------------------------------------------------- messages

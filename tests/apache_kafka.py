@@ -242,3 +242,13 @@ def _fetch(home: Path, jars: Path) -> None:
         raise NoBroker("Maven does not fetch Apache Kafka within 600 s") from error
     if ended.returncode:
         raise NoBroker(f"Maven cannot fetch Apache Kafka: {ended.stdout.partition('[ERROR] ')[2].partition(' -> ')[0]}")
+
+
+def broker_of(request: pytest.FixtureRequest) -> Broker:
+    """The broker of a fixture with the parameters `small` and `APACHE`."""
+    broker: Broker
+    if request.param == "apache":
+        broker = request.getfixturevalue("apache_kafka").broker
+    else:
+        broker = request.getfixturevalue("small_broker")
+    return broker

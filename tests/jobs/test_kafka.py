@@ -26,7 +26,7 @@ from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.operators.aggregates import Count, Sum
 from runtime.ports import OperatorContext, Sink, SinkCommitter, SinkWriter
-from tests.apache_kafka import APACHE, ApacheKafka
+from tests.apache_kafka import APACHE, ApacheKafka, broker_of
 from tests.jobs.conftest import Jobs
 from tests.jobs.gated import Bomb
 from tests.jobs.live import FAST, Run, running
@@ -51,12 +51,7 @@ def small_broker() -> Iterator[Broker]:
 
 @pytest.fixture(scope="module", params=["small", APACHE])
 def broker(request: pytest.FixtureRequest) -> Broker:
-    broker: Broker
-    if request.param == "apache":
-        broker = request.getfixturevalue("apache_kafka").broker
-    else:
-        broker = request.getfixturevalue("small_broker")
-    return broker
+    return broker_of(request)
 
 
 class MortalWriter(SinkWriter):

@@ -261,10 +261,8 @@ class PromiseSerializer(serializers.Serializer[Any]):
 
 def schema_of(serializer: serializers.BaseSerializer[Any], version: JobVersion) -> Any:
     """The parameter schema of `version`, read once per list for each package, as its rows share a job."""
-    schemas, key = (
-        cast(dict[str, Any], serializer.context).setdefault("schemas", {}),
-        (version.job_id, version.package_id),
-    )
+    schemas = cast(dict[str, Any], serializer.context).setdefault("schemas", {})
+    key = version.job_id, version.package_id
     if key not in schemas:
         schemas[key] = services.parameter_schema(version)
     return schemas[key]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.apache_kafka import APACHE
+from tests.apache_kafka import APACHE, broker_of
 from tests.kafka import Broker, running_broker
 from tests.kafka_proxy import Proxy, proxied_broker
 
@@ -23,12 +23,7 @@ def small_proxy() -> Iterator[Proxy]:
 
 @pytest.fixture(scope="session", params=["small", APACHE])
 def broker(request: pytest.FixtureRequest) -> Broker:
-    broker: Broker
-    if request.param == "apache":
-        broker = request.getfixturevalue("apache_kafka").broker
-    else:
-        broker = request.getfixturevalue("small_broker")
-    return broker
+    return broker_of(request)
 
 
 @pytest.fixture(params=["small", APACHE])

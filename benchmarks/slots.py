@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.child import CpuMeter
+from runtime.clock import SystemClock
 from runtime.connectors.sinks.discard import STATE_NAME, totals
 from runtime.core.job.ids import OperatorId
 from runtime.core.job.lifecycle import RunEvent, RunState
@@ -22,7 +23,6 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import SubtaskSnapshot
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import WeirError
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.slot_pool import SlotPoolLauncher

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.trace.recorder import CHECKPOINTS, REASON, VALUES, Recorder, Trace
+from runtime.clock import SystemClock
 from runtime.connectors.formats.json_lines import JsonLinesFormat
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sinks.parquet import ParquetSink
@@ -23,7 +24,6 @@ from runtime.core.job.key_groups import default_max_parallelism, key_group_owner
 from runtime.core.job.messages import Message
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.builder import Dataflow
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.postgres.listener import OperationsListener

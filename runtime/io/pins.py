@@ -10,9 +10,9 @@ from typing import Final
 
 import structlog
 
+from runtime.clock import SystemClock
 from runtime.core.snapshot.pins import PIN_VALIDITY_MS, PINS_FOLDER, Pin, decode_pin, encode_pin, pinned_folders
 from runtime.errors import CorruptState, EnvironmentFailure
-from runtime.io.clock import SystemClock
 from runtime.io.store import open_store
 from runtime.ports import SnapshotStore
 

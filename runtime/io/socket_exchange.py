@@ -29,10 +29,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from runtime.clock import Deadline
 from runtime.core.job.ids import ChannelId, Token
 from runtime.core.job.messages import EndOfPartition, Message, Records
 from runtime.errors import EnvironmentFailure, ProtocolViolation
-from runtime.io.clock import Deadline
 from runtime.io.local_stream import Frames, LocalServer, LocalStream, UnsentFrame
 from runtime.io.sockets import SocketAddress, shut_down_connections, socket_address
 from runtime.io.threads import start_thread

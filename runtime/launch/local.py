@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from runtime.clock import SystemClock
 from runtime.connectors.epochs import no_stage_error
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
@@ -20,7 +21,6 @@ from runtime.core.snapshot.manifest import parse_folder
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import WeirError
-from runtime.io.clock import SystemClock
 from runtime.io.logs import traceback_text
 from runtime.io.memory.exchange import MemoryExchange, MemoryHub
 from runtime.io.memory.run_store import MemoryRunStore

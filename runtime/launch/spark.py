@@ -21,12 +21,12 @@ from pyspark import SparkConf, SparkContext, cloudpickle
 
 from runtime.access.job_package import active_package
 from runtime.access.spark_settings import check_spark_settings, slot_server, slot_server_token
+from runtime.clock import SystemClock
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.settings import JobSettings
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.io.clock import SystemClock
 from runtime.io.postgres.listener import OperationsListener
 from runtime.io.postgres.store import PostgresRunStore, RunRow
 from runtime.io.store import open_store

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from runtime.io.clock import SystemClock
+from runtime.clock import SystemClock
 from runtime.launch.slot_pool import POLL_INTERVAL_S, SlotPool, SlotPoolLauncher
 
 STOP_TIMEOUT_S: Final = 15.0

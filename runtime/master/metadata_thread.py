@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import structlog
 
+from runtime.clock import Deadline
 from runtime.errors import EnvironmentFailure
-from runtime.io.clock import Deadline
 
 RETRY_INTERVAL_S: Final = 0.25
 HUNG_CLOSE_S: Final = 1.0  #: how long `close` waits for a hung call

@@ -13,7 +13,7 @@ import sys
 
 from tqdm import tqdm
 
-from runtime.io.clock import SystemClock
+from runtime.clock import SystemClock
 from runtime.simulation.cuts import Cuts
 from runtime.simulation.seeds import Evidence, first_violation
 from runtime.simulation.shrinking import Budget, shrink

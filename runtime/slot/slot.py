@@ -18,6 +18,7 @@ from typing import Final, Literal
 import structlog
 
 from runtime.access.redaction import redact
+from runtime.clock import SystemClock
 from runtime.core.attempt.failover_regions import restarted_inputs
 from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, Message
@@ -47,7 +48,6 @@ from runtime.errors import (
     SlotOutOfMemory,
     is_outage,
 )
-from runtime.io.clock import SystemClock
 from runtime.io.control import messages
 from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.logs import escape, executor_id, log_path, traceback_text

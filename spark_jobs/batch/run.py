@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from runtime.clock import SystemClock
 from runtime.connectors.sinks.epoch_stage import EpochStage
 from runtime.core.job.ids import OperatorId, Token
 from runtime.core.job.messages import CheckpointKind
@@ -29,7 +30,6 @@ from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnap
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError
-from runtime.io.clock import SystemClock
 from runtime.io.manifests import read_manifest
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.savepoints import drop_committed_output

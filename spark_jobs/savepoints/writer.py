@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 import pyarrow as pa
 
+from runtime.clock import SystemClock
 from runtime.core.job.graph import check_uid
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
 from runtime.core.job.messages import CheckpointKind
@@ -42,7 +43,6 @@ from runtime.core.snapshot.manifest_codec import (
 from runtime.dataflow.builder import Dataflow
 from runtime.durable import sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.state.backend import LIST_STATE, UNION_LIST_STATE
 from runtime.state.list_state import OperatorList

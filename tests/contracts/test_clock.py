@@ -2,8 +2,8 @@
 
 import pytest
 
+from runtime.clock import Deadline, SystemClock
 from runtime.errors import CorruptState, ProtocolViolation
-from runtime.io.clock import Deadline, SystemClock
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Clock
 from tests.manual_clock import ManualClock

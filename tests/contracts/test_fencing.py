@@ -11,6 +11,7 @@ from django.db import connection
 
 from console.jobs.models import Run
 from console.operations.models import Operation
+from runtime.clock import SystemClock
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import CheckpointId, Token
 from runtime.core.job.lifecycle import MasterExitCode, RunEvent
@@ -18,7 +19,6 @@ from runtime.core.job.settings import CoordinatorSettings, RetentionPolicy
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.errors import EnvironmentFailure
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.launch.local import LocalLauncher

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from runtime.clock import SystemClock
 from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import OperatorId, SubtaskId, Token
 from runtime.core.job.lifecycle import MasterExitCode
@@ -19,7 +20,6 @@ from runtime.core.job.settings import CoordinatorSettings, RetentionPolicy
 from runtime.core.restore.state_assignment import SubtaskRestore, keyed_proofs
 from runtime.core.snapshot.manifest import Manifest, SubtaskSnapshot
 from runtime.dataflow.plan import CompiledJob
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.io.store import open_store

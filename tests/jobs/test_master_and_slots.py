@@ -16,6 +16,7 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
+from runtime.clock import SystemClock
 from runtime.core.attempt.events import OperationRequest
 from runtime.core.checkpoint.trigger_schedule import TriggerSchedule
 from runtime.core.job.ids import CheckpointId, OperatorId, SubtaskId, Token
@@ -35,7 +36,6 @@ from runtime.core.snapshot.control import (
 from runtime.core.snapshot.failure_reason import FailureReason as Why
 from runtime.core.snapshot.manifest import Segment, SnapshotTimings, SubtaskSnapshot
 from runtime.dataflow.plan import CompiledJob
-from runtime.io.clock import SystemClock
 from runtime.io.control.endpoints import ControlClient, Hello
 from runtime.io.control.messages import (
     ConfirmCheckpoint,

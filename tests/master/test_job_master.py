@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from runtime.clock import SystemClock
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.attempt.events import OperationRequest
 from runtime.core.job.ids import OperatorId, Token
@@ -24,7 +25,6 @@ from runtime.core.snapshot.manifest_codec import encode_manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import write_manifest
 from runtime.io.memory.run_store import MemoryRunStore

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from runtime.clock import SystemClock
 from runtime.core.attempt.events import OperationRequest
 from runtime.core.checkpoint.retention_plan import files_of
 from runtime.core.job.ids import Token
@@ -22,7 +23,6 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.snapshot.manifest_codec import encode_manifest
 from runtime.core.snapshot.proofs import GroupProof
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import LocalLauncher

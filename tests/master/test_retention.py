@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runtime.clock import SystemClock
 from runtime.core.checkpoint.retention_plan import files_of
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.manifest import FORMAT_VERSION, Manifest, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from runtime.core.snapshot.pins import PIN_VALIDITY_MS
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.manifests import read_manifest, write_manifest
 from runtime.io.pins import EXPIRED_PIN_RETENTION_MS, PinnedCheckpoint, active_pin_folders

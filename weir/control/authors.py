@@ -70,11 +70,11 @@ def run(pipeline: str, parallelism: int, storage: str | None, as_json: bool) -> 
     are committed. A second Ctrl-C ends it at once. The progress is on stderr.
     """
     from runtime.access.data_roots import DataRoots
+    from runtime.clock import SystemClock
     from runtime.core.job.ids import Token
     from runtime.dataflow.pipelines import PipelineContext
     from runtime.dataflow.pipelines import pipeline as find_pipeline
     from runtime.io import logs
-    from runtime.io.clock import SystemClock
     from runtime.io.memory.run_store import MemoryRunStore
     from runtime.launch.local import local_master, run_to_end
     from spark_jobs.stages.standing import parse_params

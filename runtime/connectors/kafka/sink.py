@@ -10,7 +10,6 @@ short transaction (`epochs`).
 
 import contextlib
 import re
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 import pyarrow as pa
 
+from runtime.clock import Deadline
 from runtime.connectors.kafka.connection import (
     SASL_MECHANISMS,
     KafkaConnection,
@@ -315,8 +315,8 @@ class TransactionWriter(SinkWriter):
         """
         answers.clear()
         consumer.commit(offsets=[self._library.TopicPartition(self._sink.topic, 0, 0)], asynchronous=True)
-        deadline = time.monotonic() + self._connection.timeout_s
-        while not answers and time.monotonic() < deadline:
+        deadline = Deadline(self._connection.timeout_s)
+        while not answers and not deadline.has_passed:
             consumer.poll(_ANSWER_POLL_S)
         error = answers[0] if answers else self._library.KafkaError(self._library.KafkaError._TIMED_OUT)
         if error is not None:

@@ -29,7 +29,6 @@ transaction before a later use of the id, or has aborted it. Flink takes the for
 import re
 import secrets
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,6 +36,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
+from runtime.clock import Deadline
 from runtime.connectors.kafka.connection import KafkaConnection
 from runtime.connectors.names import encode_name
 from runtime.core.job.ids import Token
@@ -315,7 +315,7 @@ def initialise(connection: KafkaConnection, producer: Any) -> None:
 
 def call_again(connection: KafkaConnection, call: Any, what: str) -> None:
     """Calls until the error of librdkafka is permanent, for twice `timeout_s` of the connection at most."""
-    deadline = time.monotonic() + 2 * connection.timeout_s
+    deadline = Deadline(2 * connection.timeout_s)
     while True:
         try:
             with connection.call(what):
@@ -324,7 +324,7 @@ def call_again(connection: KafkaConnection, call: Any, what: str) -> None:
             cause = error.__cause__
             if isinstance(cause, SystemError) or cause is None:
                 raise
-            if time.monotonic() >= deadline or not (isinstance(error, TargetAway) or cause.args[0].retriable()):
+            if deadline.has_passed or not (isinstance(error, TargetAway) or cause.args[0].retriable()):
                 raise
             threading.Event().wait(_PAUSE_S)
         else:

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
+from runtime.clock import Deadline
 from runtime.errors import EnvironmentFailure, ProtocolViolation
-from runtime.io.clock import Deadline
 from runtime.io.threads import start_thread
 
 CLOSED_BY_PEER: Final = "the other side closed the connection"

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from runtime.clock import Deadline
 from runtime.errors import EnvironmentFailure
-from runtime.io.clock import Deadline
 
 MAX_PENDING_CONNECTIONS: Final = 256
 REFUSAL_TIMEOUT_S: Final = 0.8  #: how long a refused peer may take to read the answer

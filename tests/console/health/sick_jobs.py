@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 import weir
+from runtime.clock import SystemClock
 from runtime.core.job.ids import Token
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.launch.local import LocalLauncher

@@ -14,6 +14,7 @@ from django.db import connection, transaction
 from console.jobs.models import Run
 from console.metrics import partitions
 from console.metrics.models import FINEST_STEP_S, Metrics, SubtaskMetrics
+from runtime.clock import SystemClock
 from runtime.core.checkpoint.coordinator import Coordinator
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
@@ -21,7 +22,6 @@ from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import EnvironmentFailure
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore
 from runtime.launch.local import LocalLauncher

@@ -8,10 +8,10 @@ from rest_framework.test import APIClient
 
 from console.jobs.models import Job, JobVersion, Run
 from console.runs import run_store
+from runtime.clock import SystemClock
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
 from runtime.core.job.settings import CoordinatorSettings
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.postgres.store import PostgresRunStore, load_run
 from runtime.launch.local import LocalLauncher

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import weir
+from runtime.clock import SystemClock
 from runtime.core.job.ids import OperatorId
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.dataflow.connectors import STAGE_FOLDERS
 from runtime.dataflow.plan import CompiledJob
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.launch.local import LocalLauncher
 from runtime.master.config import MasterConfig

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from examples.pipelines import components
+from runtime.clock import SystemClock
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import RunState
 from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings, RetentionPolicy
 from runtime.dataflow.pipelines import PipelineContext
 from runtime.dataflow.plan import CompiledJob
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from runtime.clock import SystemClock
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.core.job.ids import Token
 from runtime.core.job.key_groups import key_group_range
@@ -18,7 +19,6 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import CorruptState, JobRejected, OperatorFailure
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import run_local

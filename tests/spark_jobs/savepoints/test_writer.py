@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from runtime.clock import SystemClock
 from runtime.connectors.sinks.discard import DiscardSink
 from runtime.connectors.sources.sequence import SequenceSource
 from runtime.core.job.ids import Token
@@ -19,7 +20,6 @@ from runtime.core.restore.mapping import OperatorMatch
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest
 from runtime.dataflow.builder import Dataflow
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
-from runtime.io.clock import SystemClock
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.run_store import MemoryRunStore
 from runtime.launch.local import newest_ids, run_local

@@ -112,11 +112,15 @@ def _word_loader_at(context: Any, address: Any) -> Any:
     return types.uint64(types.int64), generate
 
 
-def _byte_loader_at(context: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(8).as_pointer()))
+def _element_loader(kind: Any) -> Any:
+    def load(context: Any, begin: Any, row: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            begin = builder.inttoptr(arguments[0], ir.IntType(kind.bitwidth).as_pointer())
+            return builder.load(builder.gep(begin, [arguments[1]]), align=1)
 
-    return types.uint8(types.int64), generate
+        return kind(types.int64, types.int64), generate
+
+    return load
 
 
 def _word_storer_at(context: Any, address: Any, word: Any) -> Any:
@@ -139,6 +143,9 @@ def _byte_storer_at(context: Any, address: Any, byte: Any) -> Any:
 
 #: Access to memory by address. An array costs numba atomic counts of references in each function that it is passed to.
 load_word_at: Final[Any] = intrinsic(_word_loader_at)
-load_byte_at: Final[Any] = intrinsic(_byte_loader_at)
 store_word_at: Final[Any] = intrinsic(_word_storer_at)
 store_byte_at: Final[Any] = intrinsic(_byte_storer_at)
+
+#: Row `row` of a column from an address on: LLVM makes vectors of a loop over rows, which it does not of addresses.
+load_word_of: Final[Any] = intrinsic(_element_loader(types.uint64))
+load_byte_of: Final[Any] = intrinsic(_element_loader(types.uint8))

@@ -83,13 +83,17 @@ _REFUSED: Final = (
     "CLUSTER_AUTHORIZATION_FAILED",
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 )
-_MISSING: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "TOPIC_EXCEPTION")
+_MISSING: Final = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION")
 TOO_LARGE: Final = ("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE")
 _FENCED: Final = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
 #: The call has timed out, perhaps because of a refused login.
 _TIME_OUTS: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_MSG_TIMED_OUT", "REQUEST_TIMED_OUT")
 #: Of librdkafka. Codes of the protocol are temporary if kafka-python repeats their requests.
-_AWAY: Final = (*_TIME_OUTS, "_TIMED_OUT_QUEUE", "_WAIT_COORD", "_WAIT_CACHE", "_ISR_INSUFF", "BROKER_NOT_AVAILABLE")
+#: After a lost connection, it knows no leader of a partition that it has listed, or drops the broker.
+_AWAY: Final = (
+    *_TIME_OUTS, "_TIMED_OUT_QUEUE", "_WAIT_COORD", "_WAIT_CACHE", "_ISR_INSUFF", "BROKER_NOT_AVAILABLE",
+    "_UNKNOWN_PARTITION", "_DESTROY_BROKER",
+)  # fmt: skip
 
 
 class KafkaConnection:

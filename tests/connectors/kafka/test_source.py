@@ -25,14 +25,14 @@ from runtime.connectors.sources.hybrid import then
 from runtime.core.job.ids import CheckpointId, OperatorId, Token
 from runtime.core.snapshot.commit import permit_from_master
 from runtime.dataflow.plan import source_with_input
-from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, is_outage
+from runtime.errors import DataRejected, EnvironmentFailure, JobRejected, WeirError, is_outage
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Source
 from spark_jobs.batch.execute import _with_input
 from spark_jobs.batch.plan import BatchStage, ReadSource, WriteSink
 from tests.contracts.files import Reading, drop
 from tests.kafka import QUIET, Broker, free_port, running_broker
-from tests.kafka_proxy import proxied_broker
+from tests.kafka_proxy import Proxy, proxied_broker
 from tests.manual_clock import ManualClock
 from tests.waiting import until
 
@@ -578,6 +578,40 @@ def test_facts_of_a_message_become_columns(broker: Broker) -> None:
     assert rows == [{"value": b"a", "kafka_offset": 0, **shared}, {"value": None, "kafka_offset": 1, **shared}]
     assert reading.reader.watermark() == 1_233
     closing([reading])
+
+
+FIND_COORDINATOR = 10
+
+
+def swallow_coordinator(api: int, body: bytes) -> bytes | None:
+    return b"" if api == FIND_COORDINATOR else None
+
+
+@pytest.mark.timeout(30)
+def test_a_reader_closes_while_the_coordinator_of_its_group_is_away(proxy: Proxy) -> None:
+    """The `close` of librdkafka waits 45 s for a commit under way."""
+    topic = proxy.broker.topic(1)
+    proxy.broker.produce(topic, values(range(3)))
+    reading = Reading(source(proxy.broker, topic, group=f"g-{random.random()}"))
+    proxy.rule = swallow_coordinator
+    read([reading], 3)
+    reading.snapshot("chk-1")
+    reading.reader.checkpoint_completed(permit_from_master("job", Token(1), CheckpointId(1)))
+    closing([reading])
+
+
+def test_a_connection_that_is_lost_at_the_start_is_an_outage(proxy: Proxy) -> None:
+    """librdkafka then says that the partitions, which it has listed a moment ago, are unknown."""
+    topic = proxy.broker.topic(1)
+    proxy.rule = swallow_coordinator
+    failures = list[Exception]()
+    for _ in range(20):
+        try:
+            closing([Reading(source(proxy.broker, topic, group=f"g-{random.random()}"))])
+        except WeirError as error:
+            failures.append(error)
+    assert failures, "some starts must lose their connection"
+    assert [str(error) for error in failures if not is_outage(error)] == []
 
 
 def test_a_completed_checkpoint_shows_its_offsets_in_the_group_and_no_start_reads_them(broker: Broker) -> None:

@@ -59,6 +59,14 @@ def names(name: str, default: str) -> list[str]:
     return [part.strip() for part in optional(name, default).split(",") if part.strip()]
 
 
+def issuer(name: str) -> str:
+    """The address of an OpenID provider. Its answers decide who signs in, so other hosts need TLS."""
+    url = optional(name, "")
+    if url and not re.match(r"https://[^/]|http://(?:localhost|127\.0\.0\.1)(?::|/|$)", url):
+        raise ImproperlyConfigured(f"{name} must begin with https://, not {url!r}")
+    return url
+
+
 def postgres(name: str) -> dict[str, Any]:
     """Django's settings for a libpq URL, over TCP or a unix socket (`postgresql://user@/db?host=/folder`)."""
     url = require(name)
@@ -152,6 +160,14 @@ WEIR_RECONCILE_S = 1
 WEIR_HEALTH_S = 5  # verdicts on the health of jobs; the numbers of runs have the same period
 WEIR_ALERT_S = 3  # between looks for alerts to send
 WEIR_STATE_QUERY_TIMEOUT_S = 600
+
+#: Provider of single sign-on (OpenID Connect): its issuer, exactly as it calls itself. Empty: sign-in by password only.
+WEIR_OIDC_ISSUER = issuer("WEIR_OIDC_ISSUER")
+WEIR_OIDC_CLIENT_ID = require("WEIR_OIDC_CLIENT_ID") if WEIR_OIDC_ISSUER else ""
+WEIR_OIDC_CLIENT_SECRET = require("WEIR_OIDC_CLIENT_SECRET") if WEIR_OIDC_ISSUER else ""
+#: The claim with the names of the user's groups, and the scopes that ask for it.
+WEIR_OIDC_GROUPS_CLAIM = optional("WEIR_OIDC_GROUPS_CLAIM", "groups")
+WEIR_OIDC_SCOPE = optional("WEIR_OIDC_SCOPE", "openid profile email")
 
 #: Threads of the web server; each keeps a connection to Postgres. Job masters need the other connections.
 WEIR_WEB_THREADS = 16

@@ -34,6 +34,13 @@ TESTS: Final = {
     "A token expires": "console/accounts/test_tokens.py::test_a_token_expires_by_default",
     "A password similar": "console/accounts/test_credentials.py::test_a_password_like_the_name_of_its_user_is_refused",
     "After 30 sign-ins": "console/api/test_api.py::test_guessing_passwords_is_slowed_down",
+    "An account of single sign-on": ("console/ui/test_sign_on.py::test_no_name_and_no_address_takes_over_an_account"),
+    "A person without a group": (
+        "console/ui/test_sign_on.py::test_a_stranger_without_a_group_of_the_console_gets_no_account"
+    ),
+    "A user who has lost every group": (
+        "console/ui/test_sign_on.py::test_who_has_lost_every_group_is_refused_and_has_no_token"
+    ),
     "A job reads and writes": "contracts/test_data_roots.py::test_folders_of_weir_are_refused_below_any_root",
     "A folder that becomes a link": (
         "contracts/test_swapped_folders.py::test_an_output_folder_that_becomes_a_link_is_not_written"

@@ -12,7 +12,13 @@ from console.accounts.throttling import throttle_login
 
 admin.site.site_header = admin.site.site_title = "Weir administration"
 admin.site.login = throttle_login(admin.site.login)  # type: ignore[method-assign]
-admin.site.register(User, UserAdmin)
+
+
+@admin.register(User)
+class AccountAdmin(UserAdmin):  # type: ignore[type-arg]
+    """Django's page of a user, with the identity of single sign-on."""
+
+    fieldsets = (*(UserAdmin.fieldsets or ()), ("Single sign-on", {"fields": ("identity",)}))
 
 
 @admin.register(ApiToken)

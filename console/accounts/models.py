@@ -32,6 +32,13 @@ def all_scopes() -> list[str]:
 class User(AbstractUser):
     """A person or a program that signs in."""
 
+    identity = models.CharField(
+        max_length=500,
+        null=True,
+        blank=True,
+        unique=True,
+        help_text="Issuer and subject of single sign-on, separated by a space. Empty: the user has a password only.",
+    )
     token_scopes: frozenset[str] | None = None  #: of the token that authenticated the request; None: a session
     _lost_password = False
 

@@ -20,7 +20,7 @@ from runtime.access.spark_settings import REMOTE_VARIABLE, TOKEN_VARIABLE
 #: Variables of the console. `PG…` are defaults of libpq, which it would send to any host that a job names.
 _CONSOLE_VARIABLE: Final = re.compile(
     r"(?:CELERY_|DATABASE_URL|DJANGO_|PG|POSTGRES_|REDIS|SPARK_CONNECT_AUTHENTICATE_TOKEN|SPARK_REMOTE|WEIR_ADMIN_"
-    r"|WEIR_DB_|WEIR_MANIFEST_KEY)"
+    r"|WEIR_DB_|WEIR_MANIFEST_KEY|WEIR_OIDC_)"
 )
 _NAMES_OF_MASTERS: Final = ("DATABASE_URL", REMOTE_VARIABLE, TOKEN_VARIABLE, "WEIR_MANIFEST_KEY")
 _FOLDERS: Final = ("WEIR_VAR", "WEIR_STORAGE", "WEIR_INPUTS", "WEIR_LOGS")

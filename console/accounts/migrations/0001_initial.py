@@ -64,6 +64,16 @@ class Migration(migrations.Migration):
                 ),
                 ("date_joined", models.DateTimeField(default=django.utils.timezone.now, verbose_name="date joined")),
                 (
+                    "identity",
+                    models.CharField(
+                        blank=True,
+                        help_text="Issuer and subject of single sign-on, separated by a space. Empty: the user has a password only.",
+                        max_length=500,
+                        null=True,
+                        unique=True,
+                    ),
+                ),
+                (
                     "groups",
                     models.ManyToManyField(
                         blank=True,

@@ -1,24 +1,30 @@
-"""Login, logout, refused requests, and the choices of a browser: the theme and the zone of times.
+"""Login, single sign-on, logout, refused requests, and the choices of a browser: the theme and the zone of times.
 
 Both choices are cookies, so that the first paint is right.
 """
 
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.contrib.auth import login
 from django.contrib.auth.views import LoginView
 from django.core.exceptions import TooManyFieldsSent
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_GET, require_POST
 
+from console.accounts.refusals import Refused
+from console.accounts.sign_on import SESSION_S, SignOnFailed, claims_of, is_offered, redirect_to_provider, user_of
 from console.accounts.throttling import seconds_to_wait
 from console.ui.zones import COOKIE, known_zones
 
 _YEAR_S = 365 * 86_400
 _THEMES = ("light", "dark")
+_NEXT = "weir_next"  #: the address, in the session, to which a sign-on leads
 
 
 class Login(LoginView):
@@ -31,6 +37,45 @@ class Login(LoginView):
             return super().post(request, *args, **kwargs)
         context = self.get_context_data(form=self.get_form_class()(request), wait_s=wait_s)
         return self.render_to_response(context, status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": wait_s})
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        return super().get_context_data(**context, provider=urlsplit(settings.WEIR_OIDC_ISSUER).hostname)
+
+
+@require_GET
+def sign_on(request: HttpRequest) -> HttpResponse:
+    """Sends the browser to the provider of single sign-on. The attempt counts as one by password does."""
+    if not is_offered():
+        raise Http404
+    if wait_s := seconds_to_wait(request):
+        response = _sign_in_page(request, HTTPStatus.TOO_MANY_REQUESTS, wait_s=wait_s)
+        response.headers["Retry-After"] = str(wait_s)
+        return response
+    request.session[_NEXT] = _safe_address(request, request.GET.get("next", ""))
+    try:
+        return redirect_to_provider(request, request.build_absolute_uri(reverse("ui:signed-on")))
+    except SignOnFailed as failed:
+        return _sign_in_page(request, HTTPStatus.BAD_GATEWAY, refusal=failed.detail)
+
+
+@require_GET
+def signed_on(request: HttpRequest) -> HttpResponse:
+    """Begins a session of the user whom the provider names."""
+    if not is_offered():
+        raise Http404
+    address = request.session.pop(_NEXT, "/")
+    try:
+        user = user_of(claims_of(request))
+    except Refused as refused:
+        return _sign_in_page(request, HTTPStatus.FORBIDDEN, refusal=refused.detail)
+    login(request, user, settings.AUTHENTICATION_BACKENDS[0])
+    request.session.set_expiry(SESSION_S)
+    return redirect(address)
+
+
+def _sign_in_page(request: HttpRequest, status: HTTPStatus, **context: Any) -> HttpResponse:
+    page = Login(request=request, args=(), kwargs={})
+    return page.render_to_response(page.get_context_data(form=page.get_form_class()(request), **context), status=status)
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -64,6 +109,9 @@ def zone(request: HttpRequest) -> HttpResponse:
 
 
 def _back(request: HttpRequest) -> str:
-    address = request.POST.get("next", "")
+    return _safe_address(request, request.POST.get("next", ""))
+
+
+def _safe_address(request: HttpRequest, address: str) -> str:
     safe = url_has_allowed_host_and_scheme(address, {request.get_host()}, require_https=request.is_secure())
     return address if safe else "/"

@@ -44,11 +44,11 @@ NESTED: dict[str, Any] = {
 PARAMS: dict[str, Any] = {
     "path": "/data",
     "db_password": "hunter22",
-    "pin": "4711",
+    "pin": "4711-0815",
     "url": "postgresql://weir:s3cr3t@db/flights",
     "sink": {"opener": "sesame", "apiKey": "k-1234", "rows": 5},
 }
-SECRETS = ("hunter22", "4711", "s3cr3t", "sesame", "k-1234")
+SECRETS = ("hunter22", "4711-0815", "s3cr3t", "sesame", "k-1234")
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,8 @@ WEIR_OIDC_SCOPE = optional("WEIR_OIDC_SCOPE", "openid profile email")
 
 #: Threads of the web server; each keeps a connection to Postgres. Job masters need the other connections.
 WEIR_WEB_THREADS = 16
+#: Requests of a user over the API within a minute.
+WEIR_API_RATE = count("WEIR_API_RATE") or 1_200
 #: Lifetime of an API token for which its user chooses no other.
 WEIR_TOKEN_DAYS = count("WEIR_TOKEN_DAYS") or 90
 #: Maximum slots of a run; each slot is a process.
@@ -341,7 +343,8 @@ REST_FRAMEWORK = {
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "DEFAULT_PAGINATION_CLASS": "console.api.pagination.NewestFirst",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "DEFAULT_THROTTLE_RATES": {"login": "30/min"},
+    "DEFAULT_THROTTLE_CLASSES": ["console.accounts.throttling.UserThrottle"],
+    "DEFAULT_THROTTLE_RATES": {"login": "30/min", "user": f"{WEIR_API_RATE}/min"},
     # Proxies in front of the console. With 0, X-Forwarded-For is ignored: a client could forge it.
     "NUM_PROXIES": count("WEIR_NUM_PROXIES"),
     "EXCEPTION_HANDLER": "console.api.problems.handler",

@@ -81,6 +81,7 @@ TESTS: Final = {
     ),
     "The upload of a package": "console/test_server.py::test_uploads_have_more_time_but_are_cut_off_too",
     "A package of more than 64 MiB": "console/test_server.py::test_the_body_of_a_package_has_a_limit_of_its_own",
+    "A user has": "console/api/test_api.py::test_a_user_has_a_number_of_requests_a_minute",
     "A request body": "console/test_server.py::test_a_body_without_announcement_is_cut_off_where_it_grows_too_large",
     "The web server has at most": "console/test_server.py::test_threads_keep_their_connections_to_postgres",
     "Failures do not quote": "slot/test_slot.py::test_a_failure_does_not_quote_a_secret_that_the_slot_has_resolved",

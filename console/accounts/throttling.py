@@ -1,4 +1,7 @@
-"""A rate limit on sign-in. Pages, API and admin share a counter, so that together they allow no extra attempts."""
+"""Rate limits on sign-in, and on requests of a user over the API.
+
+Pages, API and admin share the counter of sign-ins, so that together they allow no extra attempts.
+"""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,7 +11,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from rest_framework.request import Request
-from rest_framework.throttling import SimpleRateThrottle
+from rest_framework.throttling import SimpleRateThrottle, UserRateThrottle
 
 
 class LoginThrottle(SimpleRateThrottle):
@@ -18,6 +21,23 @@ class LoginThrottle(SimpleRateThrottle):
 
     def get_cache_key(self, request: Request | HttpRequest, view: Any) -> str:
         return self.cache_format % {"scope": self.scope, "ident": self.get_ident(request)}  # type: ignore[arg-type]
+
+
+class UserThrottle(UserRateThrottle):
+    """Counts the requests of a user over the API within the last minute. Requests of strangers are refused anyway."""
+
+    def get_cache_key(self, request: Request, view: Any) -> str | None:
+        return super().get_cache_key(request, view) if request.user.is_authenticated else None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """How many requests are left, and in how many seconds the oldest counts no more. Empty for strangers."""
+        if self.key is None:
+            return {}
+        left, oldest = self.num_requests - len(self.history), self.history[-1] if self.history else self.now
+        reset_s = ceil(self.duration - (self.now - oldest))
+        limits = {"Limit": self.num_requests, "Remaining": max(0, left), "Reset": reset_s}
+        return {f"RateLimit-{name}": str(value) for name, value in limits.items()}
 
 
 def seconds_to_wait(request: HttpRequest) -> int:

@@ -1,6 +1,6 @@
 """Base classes of the API views. Unknown query parameters are errors instead of being ignored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
@@ -14,9 +14,11 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
+from rest_framework.throttling import BaseThrottle
 
 from console.accounts.models import User
 from console.accounts.refusals import Refused
+from console.accounts.throttling import UserThrottle
 from console.api.idempotency import KEY_HEADER, answer_once
 from console.jobs.models import Job
 
@@ -40,6 +42,7 @@ class StrictView(generics.GenericAPIView[Any]):
     query: frozenset[str] = frozenset()
     conditional = False  #: POST supports `If-Match`
     filterset_class: Any = None
+    _throttles: Sequence[BaseThrottle] = ()
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
@@ -63,6 +66,18 @@ class StrictView(generics.GenericAPIView[Any]):
 
         if request.method == "POST" and KEY_HEADER in request.headers and request.user.is_authenticated:
             self.post = partial(answer_once, self.post)
+
+    def get_throttles(self) -> list[BaseThrottle]:
+        self._throttles = super().get_throttles()
+        return self._throttles
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        response = super().finalize_response(request, response, *args, **kwargs)
+        for throttle in self._throttles:
+            if isinstance(throttle, UserThrottle):
+                for name, value in throttle.headers.items():
+                    response[name] = value
+        return response
 
     @property
     def user(self) -> User:

@@ -90,7 +90,7 @@ def _common_refusals(method: str, operation: Mapping[str, Any]) -> Iterator[HTTP
     yield from (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_ACCEPTABLE, HTTPStatus.SERVICE_UNAVAILABLE)
     inputs = {(each.get("in"), each.get("name")) for each in operation.get("parameters", ())}
     if operation.get("security") != []:
-        yield HTTPStatus.UNAUTHORIZED
+        yield from (HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS)
     if ("query", "cursor") in inputs or any(place == "path" for place, _ in inputs):
         yield HTTPStatus.NOT_FOUND
     if "requestBody" in operation or any(place != "path" for place, _ in inputs):

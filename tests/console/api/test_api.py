@@ -21,6 +21,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.test import APIClient
 
 from console.accounts.models import ApiToken, User
+from console.accounts.throttling import UserThrottle
 from console.api import activity
 from console.api.parsing import MsgspecJson
 from console.checkpoints.models import StateQuery
@@ -82,6 +83,22 @@ def test_who_guesses_cannot_change_the_name_or_the_door(operator: User, client: 
     assert "Too many sign-in attempts" in slowed.content.decode()
     assert client.get("/jobs/").status_code == 302, "not signed in"
     check_problem(APIClient().post("/api/v1/auth/token/", credentials), 429, "throttled")
+
+
+def test_a_user_has_a_number_of_requests_a_minute(
+    operator: User, viewer: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UserThrottle, "rate", "3/min", raising=False)
+    apis = [api_as(operator), api_as(viewer)]
+    answers = [apis[0].get("/api/v1/jobs/") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert [answer["RateLimit-Remaining"] for answer in answers] == ["2", "1", "0", "0"]
+    assert {answer["RateLimit-Limit"] for answer in answers} == {"3"}
+    check_problem(answers[-1], 429, "throttled")
+    assert int(answers[-1]["Retry-After"]) > 0
+    assert 0 < int(answers[-1]["RateLimit-Reset"]) <= 60
+    assert apis[1].get("/api/v1/jobs/")["RateLimit-Remaining"] == "2", "another user"
+    assert "RateLimit-Remaining" not in APIClient().get("/api/v1/jobs/"), "a stranger"
 
 
 @pytest.mark.parametrize(("proxies", "status"), [(0, 429), (1, 200)])
@@ -485,7 +502,7 @@ def test_the_openapi_document_names_every_route(api: APIClient, routes: dict[str
     document = api.get("/api/v1/schema/?format=json").json()
     assert len(document["paths"]) == len(routes) + len(WITHOUT_GET)
     responses = document["paths"]["/api/v1/jobs/{job}/operations/"]["post"]["responses"].keys()
-    assert responses == {"202", "400", "401", "403", "404", "406", "409", "412", "413", "415", "422", "503"}
+    assert responses == {"202", "400", "401", "403", "404", "406", "409", "412", "413", "415", "422", "429", "503"}
     assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
 
 

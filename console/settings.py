@@ -11,6 +11,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 from celery.schedules import schedule
@@ -62,8 +63,15 @@ def names(name: str, default: str) -> list[str]:
 def issuer(name: str) -> str:
     """The address of an OpenID provider. Its answers decide who signs in, so other hosts need TLS."""
     url = optional(name, "")
-    if url and not re.match(r"https://[^/]|http://(?:localhost|127\.0\.0\.1)(?::|/|$)", url):
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"{name} is no URL: {error}") from error
+    is_local = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1")
+    if url and not (parts.hostname and (parts.scheme == "https" or is_local)):
         raise ImproperlyConfigured(f"{name} must begin with https://, not {url!r}")
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise ImproperlyConfigured(f"{name} must have neither user, query nor fragment")
     return url
 
 
@@ -168,6 +176,8 @@ WEIR_OIDC_CLIENT_SECRET = require("WEIR_OIDC_CLIENT_SECRET") if WEIR_OIDC_ISSUER
 #: The claim with the names of the user's groups, and the scopes that ask for it.
 WEIR_OIDC_GROUPS_CLAIM = optional("WEIR_OIDC_GROUPS_CLAIM", "groups")
 WEIR_OIDC_SCOPE = optional("WEIR_OIDC_SCOPE", "openid profile email")
+if "openid" not in WEIR_OIDC_SCOPE.split():
+    raise ImproperlyConfigured("WEIR_OIDC_SCOPE must hold openid: without it the provider gives no ID token")
 
 #: Threads of the web server; each keeps a connection to Postgres. Job masters need the other connections.
 WEIR_WEB_THREADS = 16
@@ -344,7 +354,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "console.api.pagination.NewestFirst",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_THROTTLE_CLASSES": ["console.accounts.throttling.UserThrottle"],
-    "DEFAULT_THROTTLE_RATES": {"login": "30/min", "user": f"{WEIR_API_RATE}/min"},
+    "DEFAULT_THROTTLE_RATES": {"login": "30/min", "provider": "30/min", "user": f"{WEIR_API_RATE}/min"},
     # Proxies in front of the console. With 0, X-Forwarded-For is ignored: a client could forge it.
     "NUM_PROXIES": count("WEIR_NUM_PROXIES"),
     "EXCEPTION_HANDLER": "console.api.problems.handler",

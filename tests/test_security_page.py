@@ -34,12 +34,18 @@ TESTS: Final = {
     "A token expires": "console/accounts/test_tokens.py::test_a_token_expires_by_default",
     "A password similar": "console/accounts/test_credentials.py::test_a_password_like_the_name_of_its_user_is_refused",
     "After 30 sign-ins": "console/api/test_api.py::test_guessing_passwords_is_slowed_down",
-    "An account of single sign-on": ("console/ui/test_sign_on.py::test_no_name_and_no_address_takes_over_an_account"),
+    "An account of single sign-on is known": (
+        "console/ui/test_sign_on.py::test_no_name_and_no_address_takes_over_an_account"
+    ),
     "A person without a group": (
         "console/ui/test_sign_on.py::test_a_stranger_without_a_group_of_the_console_gets_no_account"
     ),
-    "A user who has lost every group": (
-        "console/ui/test_sign_on.py::test_who_has_lost_every_group_is_refused_and_has_no_token"
+    "At a sign-on without a group": (
+        "console/ui/test_sign_on.py::test_a_user_without_a_group_is_refused_and_has_neither_token_nor_session"
+    ),
+    "A token of an account of single sign-on": "console/ui/test_sign_on.py::test_tokens_end_with_the_last_sign_on",
+    "An account of single sign-on has no password": (
+        "console/ui/test_sign_on.py::test_no_name_and_no_address_takes_over_an_account"
     ),
     "A job reads and writes": "contracts/test_data_roots.py::test_folders_of_weir_are_refused_below_any_root",
     "A folder that becomes a link": (

@@ -18,6 +18,11 @@ admin.site.login = throttle_login(admin.site.login)  # type: ignore[method-assig
 class AccountAdmin(UserAdmin):  # type: ignore[type-arg]
     """Django's page of a user, with the identity of single sign-on."""
 
+    def get_readonly_fields(self, request: HttpRequest, obj: User | None = None) -> Any:
+        """Whoever writes an identity decides who signs in as that user."""
+        fields = super().get_readonly_fields(request, obj)
+        return fields if request.user.is_superuser else (*fields, "identity")
+
     fieldsets = (*(UserAdmin.fieldsets or ()), ("Single sign-on", {"fields": ("identity",)}))
 
 

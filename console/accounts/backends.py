@@ -4,10 +4,19 @@ from typing import Any
 
 from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.models import Permission
+from django.http import HttpRequest
 
 
 class StoredPermissions(ModelBackend):
     """Django's backend with a single query for the permissions of a user and of the user's groups; Django takes two."""
+
+    def authenticate(
+        self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
+    ) -> Any:
+        """The user of a password. Accounts of single sign-on have none, but for superusers in an outage."""
+        user = super().authenticate(request, username, password, **kwargs)
+        is_refused = user is not None and user.identity and not user.is_superuser
+        return None if is_refused else user
 
     def get_all_permissions(self, user_obj: Any, obj: Any = None) -> set[str]:
         if user_obj.is_superuser or not user_obj.is_active or obj is not None:

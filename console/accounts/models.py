@@ -3,6 +3,7 @@
 Django cannot replace the user model later, so it is custom from the first migration.
 """
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Value
 from django.db.models.functions import Now
+from django.utils import timezone
 
 
 class Scope(StrEnum):
@@ -32,6 +34,8 @@ def all_scopes() -> list[str]:
 class User(AbstractUser):
     """A person or a program that signs in."""
 
+    SIGN_ON_DAYS: ClassVar = 30  #: after a single sign-on, for which tokens of its user are accepted
+
     identity = models.CharField(
         max_length=500,
         null=True,
@@ -44,6 +48,13 @@ class User(AbstractUser):
 
     class Meta:
         db_table = "weir_user"
+
+    @property
+    def must_sign_on(self) -> bool:
+        """Whether the last single sign-on is so old that the groups of the user may be, too."""
+        oldest = timezone.now() - timedelta(days=self.SIGN_ON_DAYS)
+        is_bound = bool(self.identity) and not self.is_superuser
+        return is_bound and (self.last_login is None or self.last_login < oldest)
 
     def set_unusable_password(self) -> None:
         super().set_unusable_password()

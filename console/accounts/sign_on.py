@@ -4,10 +4,15 @@ Authlib checks state, nonce, signature, issuer, audience and times. A user is kn
 name or an address, which a provider may give to another person.
 """
 
-from collections.abc import Mapping
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
+from threading import BoundedSemaphore
 from typing import Any, Final
 
+import structlog
 from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.django_client import OAuth
 from django.conf import settings
@@ -19,13 +24,19 @@ from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponse
 from joserfc.errors import JoseError
 
-from console.accounts.models import ApiToken, User
+from console.accounts.models import User
 from console.accounts.refusals import Forbidden, Refused
+from console.accounts.storable import text_problem
 
-#: A session ends after this time, so that the provider is asked again.
-SESSION_S: Final = 12 * 3600
 _TIMEOUT_S: Final = 5
+_MAX_CALLS: Final = 4  #: threads of the web server that wait for the provider at a time
 _MAX_NAME: Final = 150  #: letters of a user name
+_ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
+#: Of Authlib and requests. A document of the provider may lack a key or be malformed.
+_PROVIDER_ERRORS: Final = (AuthlibBaseError, JoseError, OSError, RuntimeError, KeyError, TypeError, ValueError)
+
+_calls = BoundedSemaphore(_MAX_CALLS)
+log = structlog.get_logger(__name__)
 
 
 class SignOnFailed(Refused):
@@ -41,30 +52,30 @@ def is_offered() -> bool:
 
 def redirect_to_provider(request: HttpRequest, callback: str) -> HttpResponse:
     """Sends the browser to the provider, which sends it back to the address `callback`. Raises SignOnFailed."""
-    try:
+    with _provider_call():
         return _provider().authorize_redirect(request, callback)  # type: ignore[no-any-return]
-    except _ERRORS as error:
-        raise _failure(error) from error
 
 
 def claims_of(request: HttpRequest) -> Mapping[str, Any]:
     """The claims of the user whom the provider has sent back. Blocks for its answers. Raises SignOnFailed."""
-    provider = _provider()
-    try:
-        token = provider.authorize_access_token(request)
+    provider, groups = _provider(), settings.WEIR_OIDC_GROUPS_CLAIM
+    required = {"iss": settings.WEIR_OIDC_ISSUER, "aud": settings.WEIR_OIDC_CLIENT_ID}
+    options = {name: {"essential": True, "value": value} for name, value in required.items()}
+    with _provider_call():
+        token = provider.authorize_access_token(request, claims_options=options)
         claims = dict(token["userinfo"])
-        if settings.WEIR_OIDC_GROUPS_CLAIM not in claims and provider.server_metadata.get("userinfo_endpoint"):
-            further = provider.userinfo(token=token)
-            if further["sub"] == claims["sub"]:  # OpenID Connect Core, 5.3.2
-                claims = {**further, **claims}
-    except _ERRORS as error:
-        raise _failure(error) from error
-    if claims["iss"] != settings.WEIR_OIDC_ISSUER:
-        raise SignOnFailed(f"The provider calls itself {claims['iss']}, which WEIR_OIDC_ISSUER must repeat exactly.")
+        if groups not in claims and provider.server_metadata.get("userinfo_endpoint"):
+            userinfo = provider.userinfo(token=token)
+            if userinfo["sub"] != claims["sub"]:  # OpenID Connect Core, 5.3.2
+                raise SignOnFailed("The provider answered for another subject.")
+            claims = {**userinfo, **claims}
+    if groups not in claims:
+        advice = "WEIR_OIDC_GROUPS_CLAIM and WEIR_OIDC_SCOPE decide which claims the console reads."
+        raise SignOnFailed(f"The provider named no groups: the claim {groups} is missing. {advice}")
     return claims
 
 
-def user_of(claims: Mapping[str, Any]) -> User:
+def admit(claims: Mapping[str, Any]) -> User:
     """The user of these claims, made at the first sign-on. Their groups become those that the claims name.
 
     Raises:
@@ -80,49 +91,60 @@ def user_of(claims: Mapping[str, Any]) -> User:
     if user is None or not (groups or user.is_superuser):
         if user is not None:
             _remove_rights(user)
-        named = ", ".join(sorted(names)) or "none"
-        raise Forbidden(f"No group of the console has the name of one of your groups ({named}).")
+        refused = ", ".join(sorted(names)) or "none"
+        raise Forbidden(f"No group of the console has the name of one of your groups ({refused}).")
     user.groups.set(groups)
+    if user.has_usable_password() and not user.is_superuser:  # the account was bound: its password and tokens end
+        user.set_unusable_password()
+        user.save(update_fields=["password"])
     return user
 
 
 def _group_names(claims: Mapping[str, Any]) -> list[str]:
-    value = claims.get(settings.WEIR_OIDC_GROUPS_CLAIM)
+    value = claims[settings.WEIR_OIDC_GROUPS_CLAIM]
     values = value if isinstance(value, list) else [value]
-    return [name for name in values if isinstance(name, str) and name]
+    return [name for name in values if isinstance(name, str) and name and text_problem(name) is None]
 
 
 def _create(identity: str, claims: Mapping[str, Any]) -> User:
-    name = _user_name(claims)
+    name = _user_name(identity, claims)
     fields = {
-        "username": name, "password": make_password(None), "email": str(claims.get("email") or "")[:254],
-        "first_name": str(claims.get("given_name") or "")[:_MAX_NAME],
-        "last_name": str(claims.get("family_name") or "")[:_MAX_NAME],
+        "username": name, "password": make_password(None), "email": _text(claims, "email", 254),
+        "first_name": _text(claims, "given_name", _MAX_NAME), "last_name": _text(claims, "family_name", _MAX_NAME),
     }  # fmt: skip
     try:
         return User.objects.get_or_create(identity=identity, defaults=fields)[0]
     except IntegrityError:
-        advice = f"An administrator may give that account the identity '{identity}'."
+        advice = f"If that account is yours, an administrator may give it the identity '{identity}'."
         raise Forbidden(f"Another account has the user name {name}. {advice}") from None
 
 
-def _user_name(claims: Mapping[str, Any]) -> str:
-    """The first of name, address and subject that can be a user name."""
-    for claim in ("preferred_username", "email"):
-        name = claims.get(claim)
-        if isinstance(name, str) and 0 < len(name) <= _MAX_NAME:
-            try:
-                UnicodeUsernameValidator()(name)
-            except ValidationError:
-                continue
+def _user_name(identity: str, claims: Mapping[str, Any]) -> str:
+    """The first of name, address and subject that can be a user name, else a digest of the identity."""
+    for claim in ("preferred_username", "email", "sub"):
+        name = User.normalize_username(_text(claims, claim, _MAX_NAME + 1))
+        try:
+            UnicodeUsernameValidator()(name)
+        except ValidationError:
+            continue
+        if len(name) <= _MAX_NAME:
             return name
-    return str(claims["sub"])[:_MAX_NAME]
+    return f"user-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+
+
+def _text(claims: Mapping[str, Any], claim: str, limit: int) -> str:
+    value = claims.get(claim)
+    return value[:limit] if isinstance(value, str) and text_problem(value) is None else ""
 
 
 def _remove_rights(user: User) -> None:
+    """Removes groups, permissions, tokens and sessions: another unusable password ends both of the last."""
     with transaction.atomic():
         user.groups.clear()
-        ApiToken.objects.filter(user=user).delete()
+        user.user_permissions.clear()
+        user.set_unusable_password()
+        user.is_staff = False
+        user.save(update_fields=["password", "is_staff"])
 
 
 @cache
@@ -139,13 +161,19 @@ def _provider() -> Any:
     )  # fmt: skip
 
 
-#: Of Authlib and requests. A document of the provider may lack a key or be malformed.
-_ERRORS: Final = (AuthlibBaseError, JoseError, OSError, RuntimeError, KeyError, TypeError, ValueError)
-
-
-def _failure(error: Exception) -> SignOnFailed:
-    if isinstance(error, OSError):  # of requests
-        return SignOnFailed(f"The provider {settings.WEIR_OIDC_ISSUER} does not answer: {type(error).__name__}.")
-    return SignOnFailed(
-        f"The provider refused the sign-on, or its answer is not valid: {error or type(error).__name__}."
-    )
+@contextmanager
+def _provider_call() -> Iterator[None]:
+    """Calls of the provider, whose slowness must not occupy every thread. Raises SignOnFailed."""
+    if not _calls.acquire(blocking=False):
+        raise SignOnFailed("The provider answers others slowly now. Try again.")
+    try:
+        yield
+    except _PROVIDER_ERRORS as error:
+        code = str(getattr(error, "error", None) or type(error).__name__)
+        log.warning("a sign-on failed", error=type(error).__name__, code=code)
+        reason = code if _ERROR_CODE.fullmatch(code) else type(error).__name__
+        if isinstance(error, OSError):
+            raise SignOnFailed(f"The provider {settings.WEIR_OIDC_ISSUER} gave no answer: {reason}.") from error
+        raise SignOnFailed(f"The provider refused the sign-on, or its answer is not valid: {reason}.") from error
+    finally:
+        _calls.release()

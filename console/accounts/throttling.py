@@ -23,8 +23,17 @@ class LoginThrottle(SimpleRateThrottle):
         return self.cache_format % {"scope": self.scope, "ident": self.get_ident(request)}  # type: ignore[arg-type]
 
 
+class ProviderThrottle(LoginThrottle):
+    """Counts the ways to the provider of single sign-on, per client address."""
+
+    scope = "provider"
+
+
 class UserThrottle(UserRateThrottle):
     """Counts the requests of a user over the API within the last minute. Requests of strangers are refused anyway."""
+
+    num_requests: int
+    duration: int  #: s
 
     def get_cache_key(self, request: Request, view: Any) -> str | None:
         return super().get_cache_key(request, view) if request.user.is_authenticated else None
@@ -40,9 +49,9 @@ class UserThrottle(UserRateThrottle):
         return {f"RateLimit-{name}": str(value) for name, value in limits.items()}
 
 
-def seconds_to_wait(request: HttpRequest) -> int:
+def seconds_to_wait(request: HttpRequest, kind: type[LoginThrottle] = LoginThrottle) -> int:
     """Counts a sign-in attempt. Returns 0 if the attempt is allowed now, else the seconds until the next may be."""
-    throttle = LoginThrottle()
+    throttle = kind()
     if throttle.allow_request(request, None):  # type: ignore[arg-type]
         return 0
     return ceil(throttle.wait() or 1)

@@ -20,5 +20,8 @@ class BearerAuthentication(TokenAuthentication):
             raise AuthenticationFailed("This token is not valid: it was revoked, or never issued.")
         if token.expires_at is not None and token.expires_at <= timezone.now():
             raise AuthenticationFailed(f"This token expired at {token.expires_at:%Y-%m-%d %H:%M} UTC. Issue a new one.")
+        if token.user.must_sign_on:
+            age = f"older than {token.user.SIGN_ON_DAYS} days"
+            raise AuthenticationFailed(f"The last single sign-on of this user is {age}. Sign in on the console.")
         token.user.token_scopes = frozenset(token.scopes)
         return token.user, token

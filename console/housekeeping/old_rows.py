@@ -1,4 +1,4 @@
-"""Removal of old rows: checkpoints, attempts, operations, incidents, answers to idempotent requests.
+"""Removal of old rows: checkpoints, attempts, operations, incidents, answers to idempotent requests, sessions.
 
 A Celery task calls it each minute.
 A job with a checkpoint every 5 s stores about 40 MB of rows a day. Rows go in bounded batches, oldest first. A row
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 from django.conf import settings
+from django.contrib.sessions.models import Session
 from django.db import connection, transaction
 from django.db.models import BigIntegerField, Count, Exists, F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.fields.json import KeyTextTransform
@@ -48,7 +49,10 @@ def remove_old_rows() -> int:
     """
     count, deadline = 0, time.monotonic() + MAX_PASS_S
     with try_lock(_LOCK) as is_free:
-        removals = (_remove_checkpoints, _remove_attempts, _remove_operations, _remove_incidents, _remove_answers)
+        removals = (
+            _remove_checkpoints, _remove_attempts, _remove_operations, _remove_incidents, _remove_answers,
+            _remove_sessions,
+        )  # fmt: skip
         for remove in removals if is_free else ():
             count += _remove_batches(remove, deadline)
     if count:
@@ -77,6 +81,11 @@ def _remove_answers() -> int:
     """Removes answers to idempotent requests after a day."""
     old = IdempotentRequest.objects.filter(created_at__lt=_days_ago(1)).order_by("created_at")
     return IdempotentRequest.objects.filter(pk__in=_keys(old)).delete()[0]
+
+
+def _remove_sessions() -> int:
+    """Removes sessions that have ended, also of strangers who did not come back from the provider of single sign-on."""
+    return Session.objects.filter(pk__in=_keys(Session.objects.filter(expire_date__lt=Now()))).delete()[0]
 
 
 # ---------------------------------------------------------------- checkpoints

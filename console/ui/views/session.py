@@ -3,6 +3,7 @@
 Both choices are cookies, so that the first paint is right.
 """
 
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,19 +12,22 @@ from django.conf import settings
 from django.contrib.auth import login
 from django.contrib.auth.views import LoginView
 from django.core.exceptions import TooManyFieldsSent
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_POST
 
 from console.accounts.refusals import Refused
-from console.accounts.sign_on import SESSION_S, SignOnFailed, claims_of, is_offered, redirect_to_provider, user_of
-from console.accounts.throttling import seconds_to_wait
+from console.accounts.sign_on import SignOnFailed, admit, claims_of, is_offered, redirect_to_provider
+from console.accounts.throttling import ProviderThrottle, seconds_to_wait
 from console.ui.zones import COOKIE, known_zones
 
 _YEAR_S = 365 * 86_400
 _THEMES = ("light", "dark")
+#: A session of single sign-on ends after this time, so that the provider is asked again.
+SESSION_TIME = timedelta(hours=12)
+_SIGN_ON_TIME = timedelta(minutes=15)  #: at the provider
 _NEXT = "weir_next"  #: the address, in the session, to which a sign-on leads
 
 
@@ -44,33 +48,35 @@ class Login(LoginView):
 
 @require_GET
 def sign_on(request: HttpRequest) -> HttpResponse:
-    """Sends the browser to the provider of single sign-on. The attempt counts as one by password does."""
+    """Sends the browser to the provider of single sign-on. Any page can cause attempts: they have an own limit."""
     if not is_offered():
         raise Http404
-    if wait_s := seconds_to_wait(request):
+    if wait_s := seconds_to_wait(request, ProviderThrottle):
         response = _sign_in_page(request, HTTPStatus.TOO_MANY_REQUESTS, wait_s=wait_s)
         response.headers["Retry-After"] = str(wait_s)
         return response
+    if not request.user.is_authenticated:
+        request.session.set_expiry(_SIGN_ON_TIME)
     request.session[_NEXT] = _safe_address(request, request.GET.get("next", ""))
     try:
-        return redirect_to_provider(request, request.build_absolute_uri(reverse("ui:signed-on")))
+        return redirect_to_provider(request, request.build_absolute_uri(reverse("ui:provider-return")))
     except SignOnFailed as failed:
         return _sign_in_page(request, HTTPStatus.BAD_GATEWAY, refusal=failed.detail)
 
 
 @require_GET
-def signed_on(request: HttpRequest) -> HttpResponse:
+def provider_return(request: HttpRequest) -> HttpResponse:
     """Begins a session of the user whom the provider names."""
     if not is_offered():
         raise Http404
     address = request.session.pop(_NEXT, "/")
     try:
-        user = user_of(claims_of(request))
+        user = admit(claims_of(request))
     except Refused as refused:
         return _sign_in_page(request, HTTPStatus.FORBIDDEN, refusal=refused.detail)
     login(request, user, settings.AUTHENTICATION_BACKENDS[0])
-    request.session.set_expiry(SESSION_S)
-    return redirect(address)
+    request.session.set_expiry(SESSION_TIME)
+    return HttpResponseRedirect(address)
 
 
 def _sign_in_page(request: HttpRequest, status: HTTPStatus, **context: Any) -> HttpResponse:

@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.sessions.models import Session
 from django.db import IntegrityError, connection, transaction
 from django.test import Client
 from django.utils import timezone
@@ -69,6 +70,13 @@ def test_old_incidents_go_with_their_alerts(run: Run) -> None:
     assert remove_old_rows() == 1
     assert {row.closed_at for row in Incident.objects.all()} == {DAYS_AGO, None}
     assert Delivery.objects.count() == 2
+
+
+def test_sessions_that_have_ended_go(db: None) -> None:
+    for key, days in (("ended", -1), ("present", 1)):
+        Session.objects.create(session_key=key, session_data="", expire_date=timezone.now() + timedelta(days=days))
+    assert remove_old_rows() == 1
+    assert Session.objects.get().session_key == "present"
 
 
 def test_the_days_are_a_setting(run: Run, settings: Settings) -> None:

@@ -19,7 +19,7 @@ class AccountAdmin(UserAdmin):  # type: ignore[type-arg]
     """Django's page of a user, with the identity of single sign-on."""
 
     def get_readonly_fields(self, request: HttpRequest, obj: User | None = None) -> Any:
-        """Whoever writes an identity decides who signs in as that user."""
+        """An identity decides who signs in as its user."""
         fields = super().get_readonly_fields(request, obj)
         return fields if request.user.is_superuser else (*fields, "identity")
 

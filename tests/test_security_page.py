@@ -85,7 +85,12 @@ TESTS: Final = {
     "A request that is not complete": (
         "console/test_server.py::test_requests_that_arrive_byte_by_byte_hold_no_thread_and_are_cut_off"
     ),
-    "The upload of a package": "console/test_server.py::test_uploads_have_more_time_but_are_cut_off_too",
+    "A client that may not upload": (
+        "console/test_server.py::test_a_client_that_may_not_upload_is_answered_by_its_head_and_takes_no_place"
+    ),
+    "The upload of a package": (
+        "console/test_server.py::test_an_upload_has_time_for_its_bytes_and_is_cut_off_where_they_come_too_slowly"
+    ),
     "A package of more than 64 MiB": "console/test_server.py::test_the_body_of_a_package_has_a_limit_of_its_own",
     "A user has": "console/api/test_api.py::test_a_user_has_a_number_of_requests_a_minute",
     "A request body": "console/test_server.py::test_a_body_without_announcement_is_cut_off_where_it_grows_too_large",

@@ -57,6 +57,7 @@ from console.operations.models import OperationKind
 from console.operations.services import OperationRequestContext, check_key
 from console.operations.services import request as request_operation
 from console.runs.selectors import FoundJobs, with_latest_run
+from console.uploads import UPLOADER
 
 _VALUES = ("parallelism", "max_parallelism", "params", "settings", "package")  #: of a version
 
@@ -112,6 +113,9 @@ class Packages(StrictView, generics.ListAPIView[Package]):
         super().initial(request, *args, **kwargs)
         if request.method == "POST":
             require_upload(self.user)  # before the body is read, for its answer or for the digest of its key
+        if UPLOADER in request.META:
+            request.META[UPLOADER] = self.user.pk
+            vars(self)["post"] = self._authorised
 
     @extend_schema(
         request={PackageArchive.media_type: OpenApiTypes.BINARY},
@@ -125,6 +129,12 @@ class Packages(StrictView, generics.ListAPIView[Package]):
         archive: Any = request.data or b""  # an empty mapping if the request has no body
         package = upload_package(self.user, archive)
         return location_response("api:package", package.pk, PackageSerializer(package).data)
+
+
+    @staticmethod
+    def _authorised(*_: Any) -> Response:
+        """Answers the question of the web server, which has not received the body (`console.uploads`)."""
+        return Response(status=HTTPStatus.NO_CONTENT)
 
 
 class PackageDetail(AwaitedView):

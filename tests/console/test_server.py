@@ -19,8 +19,9 @@ import pytest
 from django.urls import reverse
 
 from console.accounts.tokens import token_digest
-from console.server import MAX_UPLOADS, UPLOAD_PATH
+from console.server import MAX_UPLOADS, MAX_USER_UPLOADS, MIN_BYTES_PER_S
 from console.settings import DATA_UPLOAD_MAX_MEMORY_SIZE, WEIR_WEB_THREADS
+from console.uploads import UPLOAD_PATH
 from runtime.io.package_archive import MAX_ARCHIVE_BYTES
 from runtime.io.package_cache import package_path
 from tests.console.programs.web_server import BODY_BYTES, FILE_BYTES, THREADS
@@ -216,9 +217,18 @@ def send_without_end(client: socket.socket, data: bytes) -> None:
         client.sendall(data)
 
 
+AUTHOR = {"X-User": "author"}
+
+
+def _upload_head(size: int, user: str = "author") -> bytes:
+    return (
+        HEAD.replace(b" / ", f" {UPLOAD_PATH} ".encode()) + f"X-User: {user}\r\nContent-Length: {size}\r\n\r\n".encode()
+    )
+
+
 def _post_package(server: Server, size: int, **headers: str) -> tuple[int, bytes]:
     with contextlib.closing(server.connect()) as client:
-        client.request("POST", UPLOAD_PATH, b" " * size, {"Content-Type": "application/zip", **headers})
+        client.request("POST", UPLOAD_PATH, b" " * size, {"Content-Type": "application/zip", **AUTHOR, **headers})
         answer = client.getresponse()
         return answer.status, answer.read()
 
@@ -226,7 +236,7 @@ def _post_package(server: Server, size: int, **headers: str) -> tuple[int, bytes
 def test_the_body_of_a_package_has_a_limit_of_its_own(server: Server) -> None:
     assert _post_package(server, 10 * BODY_BYTES)[0] == 200
     with contextlib.closing(server.connect()) as client:
-        client.request("POST", UPLOAD_PATH, headers={"Content-Length": str(MAX_ARCHIVE_BYTES + 1)})
+        client.request("POST", UPLOAD_PATH, headers={**AUTHOR, "Content-Length": str(MAX_ARCHIVE_BYTES + 1)})
         answer = client.getresponse()
         assert answer.status == 413
         assert f"The request body exceeds {MAX_ARCHIVE_BYTES} bytes." in answer.read().decode()
@@ -244,27 +254,65 @@ def test_no_other_request_has_the_limit_of_a_package(server: Server, method: str
         assert f"The request body exceeds {BODY_BYTES} bytes." in answer.read().decode()
 
 
-def test_uploads_have_more_time_but_are_cut_off_too(hasty: Server) -> None:
-    """The program's timeout is 1 s, so an upload has 15 s."""
-    head = HEAD.replace(b" / ", f" {UPLOAD_PATH} ".encode()) + b"Content-Length: 4\r\n\r\n"
-    with hasty.open(head + b"x") as upload, hasty.open(head) as slow:
-        time.sleep(3)
-        upload.sendall(b"xxx")
+def _post_of(user: str, server: Server) -> tuple[int, bytes]:
+    return _post_package(server, BODY_BYTES, **{"X-User": user})
+
+
+def test_an_upload_has_time_for_its_bytes_and_is_cut_off_where_they_come_too_slowly(hasty: Server) -> None:
+    """The program's timeout is 1 s. A body at the least rate takes longer; a byte at a time does not keep its place."""
+    part = b" " * (MIN_BYTES_PER_S // 2)
+    with hasty.open(_upload_head(6 * len(part))) as upload, hasty.open(_upload_head(9)) as slow:
+        for _ in range(6):
+            upload.sendall(part)
+            time.sleep(0.5)
         assert upload.recv(4096).startswith(b"HTTP/1.1 200")
-        until(lambda: is_cut_off(slow, b""), 30)
+        assert is_cut_off(slow, b"x")
+    assert hasty.bodies == [0, 6 * len(part)]
 
 
-def test_uploads_beyond_the_greatest_number_are_refused(server: Server) -> None:
-    head = HEAD.replace(b" / ", f" {UPLOAD_PATH} ".encode()) + b"Content-Length: 9\r\n\r\n"
+def test_a_client_that_may_not_upload_is_answered_by_its_head_and_takes_no_place(server: Server) -> None:
+    head = _upload_head(MAX_ARCHIVE_BYTES, "").replace(b"X-User: \r\n", b"")
     with contextlib.ExitStack() as clients:
-        slow = [clients.enter_context(server.open(head)) for _ in range(MAX_UPLOADS)]
-        until(lambda: connections(server) == MAX_UPLOADS)
-        status, text = _post_package(server, 1)
-        assert (status, b"8 packages are being uploaded" in text) == (503, True)
+        for _ in range(2 * MAX_UPLOADS):
+            client = clients.enter_context(server.open(head))
+            assert client.recv(4096).startswith(b"HTTP/1.1 401")
+        assert _post_package(server, 10 * BODY_BYTES)[0] == 200
+    assert server.bodies == [0, 10 * BODY_BYTES]
+
+
+def test_a_client_that_sends_on_sees_why_its_upload_is_refused(server: Server) -> None:
+    """The server discards the rest: a connection that is reset would lose the answer."""
+    with contextlib.closing(server.connect()) as client:
+        client.request("POST", UPLOAD_PATH, b" " * (8 * 1024 * 1024))
+        answer = client.getresponse()
+        assert (answer.status, answer.read()) == (401, b"Who are you?")
+    until(lambda: connections(server) == 0)
+
+
+def test_a_client_that_waits_for_a_signal_gets_it_once_it_is_authorised(server: Server) -> None:
+    head = _upload_head(3)[:-2] + b"Expect: 100-continue\r\n\r\n"
+    with server.open(head) as client, server.open(head.replace(b"X-User: author\r\n", b"")) as refused:
+        assert client.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"xxx")
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        assert refused.recv(4096).startswith(b"HTTP/1.1 401")
+
+
+def test_uploads_of_a_user_and_of_all_are_limited(server: Server) -> None:
+    with contextlib.ExitStack() as clients:
+        slow = []
+        for number in range(MAX_UPLOADS):
+            user = f"author{number // MAX_USER_UPLOADS}"
+            slow.append(clients.enter_context(server.open(_upload_head(9, user))))
+            if number == 1:
+                until(lambda: b"You are uploading 2 packages" in _post_of("author0", server)[1])
+                assert _post_package(server, BODY_BYTES)[0] == 200
+        until(lambda: b"8 packages are being uploaded" in _post_package(server, BODY_BYTES)[1])
+        assert _post_package(server, BODY_BYTES)[0] == 503
         assert server.post(b"x") == 200
         slow[0].sendall(b" " * 9)
         assert slow[0].recv(4096).startswith(b"HTTP/1.1 200")
-        until(lambda: _post_package(server, 1)[0] == 200)  # the answer goes out before its place is free
+        until(lambda: _post_package(server, BODY_BYTES)[0] == 200)  # the answer goes out before its place is free
 
 
 def test_headers_of_a_proxy_reach_the_application(server: Server) -> None:
@@ -325,7 +373,7 @@ def uploader(place: World) -> dict[str, str]:
         WITH author AS (
             INSERT INTO weir_user (username, password, is_superuser, is_staff, is_active, first_name, last_name, email,
                                    date_joined)
-            VALUES ('author', '', true, false, true, '', '', '', now()) RETURNING id)
+            VALUES ('author', '', true, false, true, '', '', '', now()) ON CONFLICT DO NOTHING RETURNING id)
         INSERT INTO weir_api_token (user_id, digest, hint, scopes) SELECT id, %s, 'weir_', '{define}' FROM author
         """,
         token_digest("weir_author"),
@@ -346,6 +394,26 @@ def test_a_package_above_the_limit_of_other_bodies_is_stored(
         row = json.loads(answer.read())
     assert answer.status == 202, row
     assert (place.var / "storage" / package_path(row["digest"])).read_bytes() == data.getvalue()
+
+
+def test_an_upload_without_a_login_is_refused_by_its_head_through_the_whole_console(
+    console: Server, uploader: dict[str, str]
+) -> None:
+    for headers in ({}, {"Authorization": "Bearer weir_other"}):
+        with contextlib.closing(console.connect()) as client:
+            client.request("POST", UPLOAD_PATH, headers={**headers, "Content-Length": str(MAX_ARCHIVE_BYTES)})
+            assert client.getresponse().status == 401
+    with contextlib.closing(console.connect()) as client:
+        client.request("POST", UPLOAD_PATH, headers={**uploader, "Content-Length": "3"})
+        until(lambda: _statuses(console)[-1] == 204)
+        assert client.sock is not None
+        client.sock.sendall(b"zip")
+        assert client.getresponse().status == 415, "the application has the body"
+
+
+def _statuses(console: Server) -> list[int]:
+    lines = [json.loads(line) for line in (console.folder / "web.log").read_text().splitlines()]
+    return [line["status"] for line in lines if line["event"] == "request"]
 
 
 def test_a_sign_in_has_no_larger_body(console: Server) -> None:

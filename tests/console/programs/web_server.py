@@ -2,7 +2,7 @@
 
 Arguments: the descriptor of its socket, a folder, and the timeout of a connection in seconds. `/wait` answers once the
 folder has a file `go`, with the greatest number of requests at a time. Other answers repeat the length of the body.
-A request counts as active before its line in the file `bodies`.
+A request counts as active before its line in the file `bodies`. An upload of the user in `X-User` is authorised.
 """
 
 import socket
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+
+from console.uploads import UPLOAD_PATH, UPLOADER
 
 THREADS = 2
 BODY_BYTES = 50_000
@@ -27,6 +29,13 @@ class Application:
         self._active = self._most = 0
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        user = environ.get("HTTP_X_USER")
+        if UPLOADER in environ:
+            environ[UPLOADER] = user
+            return []
+        if environ["PATH_INFO"] == UPLOAD_PATH and user is None:
+            start_response("401 Unauthorized", [])
+            return [b"Who are you?"]
         body, waits = environ["wsgi.input"].read(), environ["PATH_INFO"] == "/wait"
         if waits:
             self._begin()

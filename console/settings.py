@@ -197,6 +197,8 @@ WEIR_STANDING_STAGES = count("WEIR_STANDING_STAGES") or 4
 WEIR_CHECKPOINT_DAYS = count("WEIR_CHECKPOINT_DAYS") or 30
 WEIR_ATTEMPT_DAYS = count("WEIR_ATTEMPT_DAYS") or 90
 WEIR_OPERATION_DAYS = count("WEIR_OPERATION_DAYS") or 400
+#: How long a package stays that no version names, and an unpacked package on a host that no process uses.
+WEIR_PACKAGE_DAYS = count("WEIR_PACKAGE_DAYS") or 30
 
 #: Address of the console in the links of alerts.
 WEIR_CONSOLE_URL = optional("WEIR_CONSOLE_URL", "http://127.0.0.1:8000")
@@ -415,6 +417,7 @@ CELERY_TASK_ROUTES = {
     "console.tasks.advance_operations": {"queue": "stages"},  # large folders and snapshots take their time
     "console.tasks.remove_lineage_folders": {"queue": "stages"},  # large folders take their time
     "console.tasks.remove_old_rows": {"queue": "stages"},  # a pass after a pause has much to remove
+    "console.tasks.remove_unused_packages": {"queue": "stages"},  # the storage may be slow
 }
 CELERY_WORKER_POOL = "console.celery:ThreadPool"
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
@@ -441,6 +444,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "console.tasks.remove_old_rows",
         "schedule": schedule(60),
         "options": {"expires": 60},
+    },
+    "remove-unused-packages": {
+        "task": "console.tasks.remove_unused_packages",
+        "schedule": schedule(300),
+        "options": {"expires": 300},
     },
     "run-schedules": {
         "task": "console.tasks.run_schedules",

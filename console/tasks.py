@@ -9,7 +9,7 @@ from console import wakeups
 from console.alerts import outbox, watching
 from console.checkpoints import state_stage
 from console.health import passes
-from console.housekeeping import advance, lineage_folders, old_rows, reconciler, scheduled_operations
+from console.housekeeping import advance, lineage_folders, old_rows, packages, reconciler, scheduled_operations
 from console.jobs import compilation, pipelines
 from console.metrics import housekeeping
 from console.runs import run_supervisor, stage_supervisor
@@ -28,3 +28,4 @@ shared_task(name="console.tasks.run_schedules")(scheduled_operations.run_schedul
 shared_task(name="console.tasks.advance_operations")(passes.record_passes(passes.STAGES, advance.advance_operations))
 shared_task(name="console.tasks.remove_lineage_folders")(lineage_folders.remove_unused_folders)
 shared_task(name="console.tasks.remove_old_rows")(old_rows.remove_old_rows)
+shared_task(name="console.tasks.remove_unused_packages")(packages.remove_unused_packages)

@@ -1,8 +1,9 @@
 """`python -m spark_jobs`: the command line that the console calls. `weir` calls `compile` and `batch` for authors.
 
 Parameters arrive as JSON on stdin. Stdout carries the JSON answer only. Exit codes: 0 done, 2 wrong usage, 3 refused
-(`{"error": {"code", "field", "detail"}}`), 1 failed (such an error, and the cause on stderr). `state` and `verify`
-write progress lines before their answer. `stand` reads a single line of stdin and runs until SIGTERM or the end of
+(`{"error": {"code", "field", "detail"}}`), 4 storage or a service is unavailable, so a repetition may succeed, 1 failed
+otherwise (both with such an error, and the cause on stderr). `state` and `verify` write progress lines before their
+answer. `stand` reads a single line of stdin and runs until SIGTERM or the end of
 stdin. It writes its reports, one per line, before its answer (`spark_jobs.stages.standing`).
 """
 
@@ -29,7 +30,7 @@ from runtime.connectors.sources.epochs import EpochSource
 from runtime.core.job.settings import ExecutionMode
 from runtime.dataflow.pipelines import PipelineContext, package_of, pipeline
 from runtime.durable import make_folder
-from runtime.errors import JobRejected
+from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, is_outage
 from runtime.io.package_cache import import_package
 from runtime.io.store import check_folder_storage, storage_uri
 from runtime.master.shared_folders import check_inputs
@@ -43,6 +44,7 @@ from spark_jobs.stages.standing import StageContext, StageFailure, parse_params,
 
 FAILED_EXIT_CODE: Final = 1
 REFUSED_EXIT_CODE: Final = 3
+UNAVAILABLE_EXIT_CODE: Final = 4
 #: Verb of `stand` -> the function that runs the stage. A source or sink names its verb in the attribute `stage`.
 STANDING_STAGES: Final[Mapping[str, Callable[[StageContext], None]]] = {
     EpochSource.stage: stream.write_epochs,
@@ -71,13 +73,21 @@ def _run(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"{_subject(arguments)}: {redact(str(failure))}\n")
     except Exception as failure:  # noqa: BLE001 - process boundary: any error of a pipeline becomes an answer
         sys.stderr.write(redact(traceback.format_exc()))
-        code, answer = FAILED_EXIT_CODE, _error("stage-failed", _subject(arguments), error_summary(failure))
+        code, name = (
+            (UNAVAILABLE_EXIT_CODE, "unavailable") if _is_outage(failure) else (FAILED_EXIT_CODE, "stage-failed")
+        )
+        answer = _error(name, _subject(arguments), error_summary(failure))
         # Readers of a log look at its last line.
         sys.stderr.write(f"{_subject(arguments)}: {redact(error_summary(failure))}\n")
     with answers:
         json.dump(answer, answers)
         answers.write("\n")
     return code
+
+
+def _is_outage(failure: Exception) -> bool:
+    """Whether the environment of the process has failed, and not its input."""
+    return is_outage(failure) or (isinstance(failure, EnvironmentFailure) and not isinstance(failure, CorruptState))
 
 
 def _reserve_stdout() -> TextIO:

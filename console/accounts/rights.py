@@ -1,7 +1,7 @@
 """Permissions of signed-in users, and scopes of their tokens. Every user and every token may read.
 
-To define jobs, to upload their code, to operate them, and to switch maintenance mode each need a permission. A request
-with a token needs a scope besides.
+To define jobs, to upload and to delete their code, to operate them, and to switch maintenance mode each need a
+permission. A request with a token needs a scope besides.
 
 The permissions are Django's own, so the admin grants them to users and groups without any code here.
 """
@@ -15,6 +15,7 @@ AnyUser = AbstractBaseUser | AnonymousUser
 
 _DEFINE = "jobs.add_job"
 _UPLOAD = "jobs.add_package"
+_DELETE_PACKAGE = "jobs.delete_package"
 _OPERATE = "operations.add_operation"
 _MAINTAIN = "operations.add_maintenance"
 
@@ -39,6 +40,16 @@ def require_upload(user: AnyUser) -> None:
     """Code of a package runs as the account of Weir, so the permission to define jobs is not enough."""
     require_define(user)
     if reason := _missing_right(user, _UPLOAD, "upload packages", Scope.DEFINE):
+        raise Forbidden(reason)
+
+
+def delete_package_refusal(user: AnyUser) -> str | None:
+    """Why `user` may not delete packages; None when they may."""
+    return _missing_right(user, _DELETE_PACKAGE, "delete packages", Scope.DEFINE)
+
+
+def require_delete_package(user: AnyUser) -> None:
+    if reason := delete_package_refusal(user):
         raise Forbidden(reason)
 
 

@@ -47,6 +47,7 @@ from console.api.serializers.definitions import (
 )
 from console.api.serializers.tokens import LoginRequest, LoginResponse
 from console.checkpoints.filters import MAX_BIGINT
+from console.housekeeping.packages import delete_package
 from console.jobs import editing, services
 from console.jobs.differences import compared_versions, differences
 from console.jobs.models import Connection, Job, JobVersion, Package, Pipeline
@@ -130,7 +131,6 @@ class Packages(StrictView, generics.ListAPIView[Package]):
         package = upload_package(self.user, archive)
         return location_response("api:package", package.pk, PackageSerializer(package).data)
 
-
     @staticmethod
     def _authorised(*_: Any) -> Response:
         """Answers the question of the web server, which has not received the body (`console.uploads`)."""
@@ -142,6 +142,16 @@ class PackageDetail(AwaitedView):
 
     queryset = Package.objects.all()
     serializer_class = PackageSerializer
+
+    @extend_schema(responses={204: None, 403: Problem, 409: Problem})
+    def delete(self, request: Request, pk: str) -> Response:
+        """Deletes a package that no version names. It needs the permission `jobs.delete_package`.
+
+        If the storage is away, the package stays in the state `deleting` until the file can be deleted.
+        """
+        if not delete_package(self.user, pk):
+            raise NotFound("There is no such package.")
+        return Response(status=HTTPStatus.NO_CONTENT)
 
 
 class Connections(StrictView, generics.ListAPIView[Connection]):

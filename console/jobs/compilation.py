@@ -11,7 +11,11 @@ from console.jobs.models import JobVersion, VersionState
 
 
 def compile_version(version_id: int) -> None:
-    """Compiles a version in state `compiling`. Any other state means a repeated message, which is ignored."""
+    """Compiles a version in state `compiling`. Any other state means a repeated message, which is ignored.
+
+    While storage or a service is unavailable, the version stays in this state, and the reconciler sends a further
+    wake-up after a growing pause.
+    """
     version = JobVersion.objects.select_related("job").filter(pk=version_id, state=VersionState.COMPILING).first()
     if version is None:
         return
@@ -19,6 +23,8 @@ def compile_version(version_id: int) -> None:
         graph = stages.run(_stage(version), lambda _: _renew(version))
     except stages.StageInterrupted:
         return
+    except stages.StageUnavailable as failed:
+        services.postpone_compilation(version.pk, failed.error)
     except stages.StageFailed as failed:
         services.store_rejection(version.pk, failed.error)
     else:

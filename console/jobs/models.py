@@ -36,6 +36,7 @@ class PackageState(StrEnum):
     DESCRIBING = "describing"  #: a stage imports it
     READY = "ready"
     REJECTED = "rejected"  #: its code cannot be imported, or does not fit this deployment
+    DELETING = "deleting"  #: no version can name it any more; its file and its row are deleted next
 
 
 PACKAGE_STATES = choices(PackageState)
@@ -50,9 +51,10 @@ class Package(models.Model):
     #: pipelines with their schemas, versions of Weir, Python and Arrow, and distributions; null: not described
     description = models.JSONField(null=True, blank=True)
     error = models.JSONField(null=True, blank=True)  #: while it is described: of the last failed attempt
-    failed_attempts = models.PositiveSmallIntegerField(default=0, db_default=0)  #: to describe it
+    failed_attempts = models.PositiveIntegerField(default=0, db_default=0)  #: to describe it
     created_at = models.DateTimeField(db_default=Now())
     created_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
+    used_at = models.DateTimeField(db_default=Now())  #: time of the newest upload, or of the newest version with it
     #: time of the last wake-up of the describe stage, renewed while it runs; in the future after a failed attempt
     woken_at = models.DateTimeField(db_default=Now())
 
@@ -72,6 +74,14 @@ class Package(models.Model):
     def pipelines(self) -> Mapping[str, Mapping[str, Any]]:
         """The descriptions of its pipelines by name."""
         return {each["name"]: each for each in (self.description or {}).get("pipelines", ())}
+
+
+def schema_of(pipeline: str, package: Package | None, newest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of the parameters of a pipeline in `package`. `newest`: as it is offered now, for installed code.
+
+    An older package may declare a secret that the newest does not have.
+    """
+    return newest if package is None else dict(package.pipelines[pipeline]["schema"])
 
 
 class Pipeline(models.Model):
@@ -211,7 +221,8 @@ class JobVersion(models.Model):
     package = models.ForeignKey(Package, models.PROTECT, null=True, blank=True, related_name="versions")
     state = models.TextField(choices=VERSION_STATES, default=VersionState.COMPILING.value)
     graph = models.JSONField(null=True, blank=True)
-    error = models.JSONField(null=True, blank=True)
+    error = models.JSONField(null=True, blank=True)  #: while it is compiled: of the last failed attempt
+    failed_attempts = models.PositiveIntegerField(default=0, db_default=0)  #: to compile it, in an outage
     message = models.TextField(default="", db_default="", blank=True)  #: why the version was made
     created_at = models.DateTimeField(db_default=Now())
     created_by = models.ForeignKey(User, models.PROTECT, null=True, related_name="+")
@@ -241,11 +252,8 @@ class JobVersion(models.Model):
         return self.state == VersionState.COMPILING
 
     def parameter_schema(self, newest: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The schema of its parameters, which names the secrets. `newest`: that of the pipeline, as it is offered now.
-
-        An older package may declare a secret that the newest does not have.
-        """
-        return newest if self.package is None else dict(self.package.pipelines[self.job.pipeline]["schema"])
+        """The schema of its parameters, which names the secrets. `newest`: as the pipeline is offered now."""
+        return schema_of(self.job.pipeline, self.package, newest)
 
     @property
     def is_batch(self) -> bool:

@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 
 from console import wakeups
 from console.accounts.models import User
-from console.accounts.refusals import Refused
+from console.accounts.refusals import Conflict, Refused
 from console.accounts.rights import require_upload
 from console.jobs import stages
 from console.jobs.models import Package, PackageState, Pipeline
@@ -30,8 +30,7 @@ from runtime.io.package_cache import package_path
 from runtime.io.store import open_store
 
 _TIMEOUT_S = 180  # a package whose import hangs takes `runtime.dataflow.pipelines.IMPORT_TIMEOUT_S` of this time
-_MAX_ATTEMPTS = 8  #: to describe a package: an outage of an hour rejects none
-_FIRST_PAUSE_S = 30  #: `console.runs.lost_leases.RESEND_COMPILE_S`
+_MAX_ATTEMPTS = 8  #: to describe a package whose stage crashes or takes too long
 _MAX_DESCRIPTION_BYTES = 2**20  #: of a package, as JSON
 _SYNC_PAUSE_S = 5  #: least age of the rows at which a request reads the registry again
 
@@ -79,12 +78,12 @@ def replace(offered: list[OfferedPipeline]) -> None:
         packaged = set(Pipeline.objects.filter(name__in=names, package__isnull=False).values_list("name", flat=True))
         for pipeline in offered:
             if pipeline.name not in packaged:
-                _store(pipeline, None)
+                _store(msgspec.structs.replace(pipeline, schema=_with_order(pipeline.schema)), None)
         Pipeline.objects.filter(package=None).exclude(name__in=names).delete()
 
 
 def _store(pipeline: OfferedPipeline, package: Package | None) -> None:
-    columns = {**msgspec.structs.asdict(pipeline), "schema": _with_order(pipeline.schema), "updated_at": Now()}
+    columns = {**msgspec.structs.asdict(pipeline), "updated_at": Now()}
     del columns["distribution"]
     Pipeline.objects.update_or_create(name=pipeline.name, defaults={**columns, "package": package})
 
@@ -95,35 +94,57 @@ def upload_package(user: User, archive: bytes) -> Package:
     A repeated upload replaces a damaged file of the storage, and describes a rejected package again.
 
     Raises:
-        Refused: not permitted, the archive is no package, or the storage fails.
+        Refused: not permitted, the archive is no package, it is being deleted, or the storage fails.
     """
     require_upload(user)
     try:
         digest = package_digest(read_archive(archive))
-        is_replaced = _store_archive(digest, archive)
     except JobRejected as error:
         raise Refused(error.code, f"package: {error.detail}.", field="package") from error
-    except EnvironmentFailure as error:
-        detail = f"The package cannot be stored at the moment: {error}."
-        raise Refused("storage-failed", detail, status=HTTPStatus.SERVICE_UNAVAILABLE) from error
     with transaction.atomic():
-        columns = {"size": len(archive), "created_by": user}
-        package, is_new = Package.objects.get_or_create(digest=digest, defaults=columns)
+        package, is_new = _lock_package(digest, len(archive), user)  # before the file, which a deletion removes
+        try:
+            is_replaced = _store_archive(digest, archive)
+        except EnvironmentFailure as error:
+            detail = f"The package cannot be stored at the moment: {error}."
+            raise Refused("storage-failed", detail, status=HTTPStatus.SERVICE_UNAVAILABLE) from error
         failed = Q(state=PackageState.REJECTED) | Q(state=PackageState.DESCRIBING, failed_attempts__gt=0)
         columns = {"state": PackageState.DESCRIBING, "error": None, "failed_attempts": 0, "woken_at": Now()}
         is_described = bool(Package.objects.filter(failed, pk=digest).update(**columns)) or is_new
         if is_described:
             wakeups.after_commit(wakeups.PACKAGE_TASK, digest)
         if is_replaced or is_described:
-            _record_upload(user, package, ADDITION if is_new else CHANGE)
+            record_package_act(user, package, ADDITION if is_new else CHANGE, "Uploaded")
         package.refresh_from_db()
     return package
 
 
-def _record_upload(user: User, package: Package, action: int) -> None:
-    """Adds the upload to the history of the admin: operations are those of a job, and a package has none."""
+def _lock_package(digest: str, size: int, user: User) -> tuple[Package, bool]:
+    """The row of a package, which no deletion can take until the commit, and whether it is new."""
+    package, is_new = Package.objects.get_or_create(digest=digest, defaults={"size": size, "created_by": user})
+    stored = Package.objects.filter(pk=digest).exclude(state=PackageState.DELETING)
+    if not stored.update(used_at=Now()):
+        raise Conflict("being-deleted", f"package: {digest} is being deleted. Upload it again in a minute.", "package")
+    return package, is_new
+
+
+def record_package_act(user: User, package: Package, action: int, act: str) -> None:
+    """Adds an act to the history of the admin: operations are those of a job, and a package has none."""
     request_id = structlog.contextvars.get_contextvars().get("request_id", "")
-    LogEntry.objects.log_actions(user.pk, [package], action, f"Uploaded by request {request_id}.")
+    LogEntry.objects.log_actions(user.pk, [package], action, f"{act} by request {request_id}.")
+
+
+def hand_over(pipeline: Pipeline) -> None:
+    """Gives a pipeline to the newest other package that offers it. Without one it is removed.
+
+    It is found again if it is installed: the next sync adds it.
+    """
+    others = Package.objects.filter(state=PackageState.READY).exclude(pk=pipeline.package_id)
+    package = others.filter(description__pipelines__contains=[{"name": pipeline.name}]).first()
+    if package is None:
+        pipeline.delete()
+    else:
+        _store(msgspec.convert(package.pipelines[pipeline.name], OfferedPipeline), package)
 
 
 def _store_archive(digest: str, archive: bytes) -> bool:
@@ -146,8 +167,8 @@ def _store_archive(digest: str, archive: bytes) -> bool:
 def describe_package(digest: str) -> None:
     """Describes a package in state `describing`. Any other state means a repeated message, which is ignored.
 
-    Only the stage itself rejects a package. After any other failure, such as an outage of the storage, the reconciler
-    sends a further wake-up, up to `_MAX_ATTEMPTS` and each after twice the time.
+    Only the stage itself rejects a package. After any other failure the reconciler sends a further wake-up, after a
+    growing pause: without limit while storage or a service is unavailable, else up to `_MAX_ATTEMPTS`.
     """
     describing = Package.objects.filter(pk=digest, state=PackageState.DESCRIBING)
     package = describing.first()
@@ -156,8 +177,8 @@ def describe_package(digest: str) -> None:
     log = Path(settings.WEIR_LOGS) / f"describe-package-{digest[:12]}.log"
     stage = stages.StageCommand(arguments=["describe"], log=log, timeout_s=_TIMEOUT_S, package=digest)
     try:
-        description = _checked(stages.run(stage, lambda _: bool(describing.update(woken_at=Now()))))
-        offered = msgspec.convert(description["pipelines"], list[OfferedPipeline])
+        printed = stages.run(stage, lambda _: bool(describing.update(woken_at=Now())))
+        description, offered = _checked(printed)
         _require_free_names(offered)
     except stages.StageInterrupted:
         return
@@ -165,10 +186,10 @@ def describe_package(digest: str) -> None:
         describing.update(state=PackageState.REJECTED, error=_storable(rejected.error))
     except stages.StageFailed as failed:
         attempts = package.failed_attempts + 1
-        state = PackageState.REJECTED if attempts >= _MAX_ATTEMPTS else PackageState.DESCRIBING
-        pause = timedelta(seconds=_FIRST_PAUSE_S * (2 ** (attempts - 1) - 1))
-        columns = {"failed_attempts": attempts, "error": _storable(failed.error), "woken_at": Now() + pause}
-        describing.update(state=state, **columns)
+        is_final = attempts >= _MAX_ATTEMPTS and not isinstance(failed, stages.StageUnavailable)
+        state = PackageState.REJECTED if is_final else PackageState.DESCRIBING
+        columns = {"failed_attempts": attempts, "error": _storable(failed.error)}
+        describing.update(state=state, woken_at=stages.wake_up_after(attempts), **columns)
     else:
         with transaction.atomic():
             if describing.update(state=PackageState.READY, description=description, error=None):
@@ -176,20 +197,19 @@ def describe_package(digest: str) -> None:
                     _store(pipeline, Package(pk=digest))
 
 
-def _checked(description: Any) -> dict[str, Any]:
-    """A description as it is stored. Raises StageRejected if it is too large or has another form."""
+def _checked(printed: Any) -> tuple[dict[str, Any], list[OfferedPipeline]]:
+    """A description as it is stored, and its pipelines. Raises StageRejected if it is too large or has another form."""
     try:
-        for each in msgspec.convert(description["pipelines"], list[OfferedPipeline]):
-            _with_order(each.schema)
+        description: dict[str, Any] = _storable(printed)
         for each in description["pipelines"]:
             each["schema"] = _with_order(each["schema"])
+        offered = msgspec.convert(description["pipelines"], list[OfferedPipeline])
     except (msgspec.ValidationError, KeyError, TypeError, AttributeError) as error:
         raise stages.StageRejected("broken-package", f"its description has another form: {error}", "package") from error
-    if (size := len(storable_json(description).encode())) > _MAX_DESCRIPTION_BYTES:
+    if (size := len(msgspec.json.encode(description))) > _MAX_DESCRIPTION_BYTES:
         detail = f"its description has {size:,} bytes, and a package may have {_MAX_DESCRIPTION_BYTES:,}"
         raise stages.StageRejected("broken-package", detail, "package")
-    stored: dict[str, Any] = _storable(description)
-    return stored
+    return description, offered
 
 
 def _storable(value: Any) -> Any:

@@ -12,6 +12,7 @@ import msgspec
 from django.conf import settings as django_settings
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
+from django.db.models.functions import Now
 
 from console import wakeups
 from console.accounts.models import User
@@ -23,8 +24,9 @@ from console.jobs.code import package_change
 from console.jobs.differences import differences
 from console.jobs.inputs import check_params, parse_settings, parse_stored_settings
 from console.jobs.masking import require_references, unmask, unmask_settings
-from console.jobs.models import Job, JobVersion, Package, PackageState, Pipeline, VersionState
+from console.jobs.models import Job, JobVersion, Package, PackageState, Pipeline, VersionState, schema_of
 from console.jobs.pipelines import request_sync
+from console.jobs.stages import wake_up_after
 from console.jobs.tags import require_match
 from runtime.access.redaction import redact_json
 from runtime.core.job.key_groups import MAX_KEY_GROUPS, default_max_parallelism
@@ -108,6 +110,7 @@ def create_version(
             if change is None:
                 return newest
             message = message.strip() or f"Installed package: {change.after}, before {change.before}"
+        _hold_package(values["package_id"])
         version = JobVersion.objects.create(
             job=job, number=_next_number(job, newest), message=message.strip(), created_by=user,
             request_key=request_key, **values,
@@ -152,8 +155,9 @@ def checked_values(
     if len(msgspec.json.encode(params)) > MAX_PARAMS_BYTES:
         raise InvalidField("params", f"must have {MAX_PARAMS_BYTES} bytes at most")
     base = like or newest
-    code = _package_of(_usable_pipeline(job.pipeline), base, package)
-    schema = _schema(job.pipeline, code)
+    pipeline = _usable_pipeline(job.pipeline)
+    code = _package_of(pipeline, base, package)
+    schema = schema_of(pipeline.name, code, pipeline.schema)
     derived = newest.max_parallelism if newest else default_max_parallelism(parallelism)
     groups = derived if max_parallelism is None else max_parallelism
     require_parallelism(parallelism, groups)
@@ -161,7 +165,7 @@ def checked_values(
     checked = msgspec.to_builtins(parse_settings(settings))
     require_references(params, schema)
     params = unmask(params, base.params if base else {}, schema)
-    check_params(params, schema)
+    check_params(params, dict(schema))
     return {"parallelism": parallelism, "max_parallelism": groups, "params": params, "settings": checked,
             "package_id": code and code.pk}  # fmt: skip
 
@@ -207,15 +211,25 @@ def version_by_request(user: User, request_key: str | None) -> JobVersion | None
 def store_graph(version_id: int, graph: dict[str, Any]) -> bool:
     """Stores the graph that the compile stage returned. False if the version was no longer compiling."""
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
-    return bool(compiling.update(state=VersionState.READY, graph=graph))
+    return bool(compiling.update(state=VersionState.READY, graph=graph, error=None))
 
 
 def store_rejection(version_id: int, error: dict[str, Any]) -> bool:
     """Stores the compile stage's error, with secrets redacted. False if the version was no longer compiling."""
-    version = JobVersion.objects.select_related("job").get(pk=version_id)
+    return _store_failure(version_id, error, state=VersionState.REJECTED)
+
+
+def postpone_compilation(version_id: int, error: dict[str, Any]) -> bool:
+    """Stores why the compile stage could not run, as `store_rejection`, and when it is repeated."""
+    failures = JobVersion.objects.values_list("failed_attempts", flat=True).get(pk=version_id) + 1
+    return _store_failure(version_id, error, failed_attempts=failures, woken_at=wake_up_after(failures))
+
+
+def _store_failure(version_id: int, error: dict[str, Any], **columns: Any) -> bool:
+    version = JobVersion.objects.select_related("job", "package").get(pk=version_id)
     redacted_error = redact_json(error, version.params, parameter_schema(version))
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
-    return bool(compiling.update(state=VersionState.REJECTED, error=redacted_error))
+    return bool(compiling.update(error=redacted_error, **columns))
 
 
 def newest_ready(job: Job) -> JobVersion | None:
@@ -228,13 +242,9 @@ def ready_versions(job: Job) -> QuerySet[JobVersion]:
     return JobVersion.objects.filter(job=job, state=VersionState.READY).order_by("-number")
 
 
-def parameter_schema(version: JobVersion) -> dict[str, Any]:
+def parameter_schema(version: JobVersion) -> Mapping[str, Any]:
     """The parameter schema of a version; {} if its pipeline is no longer installed."""
-    return _schema(version.job.pipeline, version.package)
-
-
-def _schema(pipeline: str, package: Package | None) -> dict[str, Any]:
-    return pipeline_schema(pipeline) if package is None else dict(package.pipelines[pipeline]["schema"])
+    return version.parameter_schema({} if version.package_id else pipeline_schema(version.job.pipeline))
 
 
 def _package_of(pipeline: Pipeline, base: JobVersion | None, digest: str | None) -> Package | None:
@@ -256,6 +266,13 @@ def _package_of(pipeline: Pipeline, base: JobVersion | None, digest: str | None)
         offered = ", ".join(package.pipelines)
         raise InvalidField("package", f"{package.pk} does not offer {pipeline.name!r}; it offers {offered}")
     return package
+
+
+def _hold_package(digest: str | None) -> None:
+    """Locks the package of a new version until the commit. Raises InvalidField if it was deleted since it was read."""
+    ready = Package.objects.filter(pk=digest, state=PackageState.READY)
+    if digest is not None and not ready.update(used_at=Now()):
+        raise InvalidField("package", f"{digest} was deleted; name another package")
 
 
 def pipeline_schema(name: str) -> dict[str, Any]:

@@ -10,11 +10,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from django.conf import settings
+from django.db.models.functions import Now
 
 from console.celery import is_shutting_down
 from console.child_process import Child, describe_exit
@@ -23,6 +25,9 @@ from runtime.access.redaction import storable_json
 
 POLL_S = 1.0
 REJECTED_CODE = 3  #: exit code for invalid input of the author; the error is on stdout
+UNAVAILABLE_CODE = 4  #: exit code while storage or a service is unavailable; the error is on stdout
+_FIRST_PAUSE_S = 30  #: `console.runs.lost_leases.RESEND_COMPILE_S`
+_MAX_PAUSE_S = 900
 _MAX_STDOUT_BYTES = 32 * 1024 * 1024
 _PROGRESS_BYTES = 4096  #: bytes at the end of the output that are searched for the newest line
 
@@ -41,6 +46,10 @@ class StageFailed(Exception):
 
 class StageRejected(StageFailed):
     """The stage itself rejected its input. A repetition has the same result, unlike that of any other failure."""
+
+
+class StageUnavailable(StageFailed):
+    """Storage or a service that the stage needs is unavailable. It says nothing about the input: repeat it later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +72,8 @@ def run(stage: StageCommand, still_wanted: Callable[[Any], bool] = lambda _: Tru
     `still_wanted` is called each second with the newest `progress` that the stage has printed, None before the first.
 
     Raises:
-        StageFailed: the stage rejected its input (`StageRejected`), failed, or timed out.
+        StageFailed: the stage rejected its input (`StageRejected`), could not reach storage or a service
+            (`StageUnavailable`), failed, or timed out.
         StageInterrupted: the worker is shutting down, or `still_wanted` returned false.
     """
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
@@ -76,6 +86,15 @@ def run(stage: StageCommand, still_wanted: Callable[[Any], bool] = lambda _: Tru
             code = child.end()
         stdout.seek(0)
         return _parse_result(stage, code, stdout.read(_MAX_STDOUT_BYTES), child)
+
+
+def wake_up_after(failures: int) -> Any:
+    """`woken_at` of a row whose stage has failed so many times in a row: the reconciler repeats it after a pause.
+
+    The pause doubles with each failure, up to a limit.
+    """
+    pause_s = min(_FIRST_PAUSE_S * 2 ** min(failures - 1, 16), _MAX_PAUSE_S)
+    return Now() + timedelta(seconds=pause_s - _FIRST_PAUSE_S)
 
 
 def _progress(printed: int) -> Any:
@@ -101,7 +120,7 @@ def _watch(child: Child, stage: StageCommand, still_wanted: Callable[[], bool]) 
 
 
 def _parse_result(stage: StageCommand, code: int, printed: bytes, child: Child) -> Any:
-    if code not in (0, REJECTED_CODE):
+    if code not in (0, REJECTED_CODE, UNAVAILABLE_CODE):
         detail = f"{stage.arguments[0]} ended with {describe_exit(code)}."
         raise StageFailed("stage-failed", detail, log=_log_tail(child))
     try:
@@ -109,7 +128,8 @@ def _parse_result(stage: StageCommand, code: int, printed: bytes, child: Child) 
         if code == 0:
             return said[stage.result] if stage.result else said
         error = said["error"]
-        raise StageRejected(str(error["code"]), str(error["detail"]), str(error.get("field") or ""))
+        failure = StageRejected if code == REJECTED_CODE else StageUnavailable
+        raise failure(str(error["code"]), str(error["detail"]), str(error.get("field") or ""))
     except (msgspec.DecodeError, ValueError, KeyError, TypeError) as broken:
         detail = f"{stage.arguments[0]} did not print the expected JSON."
         raise StageFailed("stage-failed", detail, log=_log_tail(child)) from broken

@@ -64,12 +64,12 @@ def import_from(folder: Path, package: JobPackage | None = None) -> None:
         if _IMPORTS[0].folder != folder:
             raise EnvironmentFailure(f"this process runs the package {_name(_IMPORTS[0])}, not {_name(selected)}")
         return
-    check_package(folder)
+    modules = check_package(folder)
     sys.path_hooks.insert(0, lambda path: _open_finder(path, folder))
     sys.path_importer_cache.pop(str(folder), None)
     sys.path.insert(0, str(folder))
     try:
-        check_resolution(folder)
+        check_resolution(folder, modules)
     except JobRejected:
         sys.path.remove(str(folder))
         raise

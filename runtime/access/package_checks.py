@@ -21,21 +21,25 @@ from runtime.libraries import PACKAGE_VERSIONS_FILE, base_versions, installed_ve
 _MODULE_SUFFIXES: Final = tuple(SOURCE_SUFFIXES + EXTENSION_SUFFIXES)
 
 
-def check_package(folder: Path) -> None:
-    """Raises JobRejected if the package fits another deployment, or has modules of Python, Weir or its libraries.
+def check_package(folder: Path) -> set[str]:
+    """The names of the modules of a package.
 
     Called before the folder is on the path. Reads the metadata of what is installed only for names that are equal.
+
+    Raises:
+        JobRejected: the package fits another deployment, or has modules of Python, Weir or its libraries.
     """
     _check_versions(folder)
     _check_distributions(folder)
     modules = _modules_below(folder)
     _check_names(modules)
     _check_imported(modules)
+    return modules
 
 
-def check_resolution(folder: Path) -> None:
-    """Raises JobRejected unless each module at the top of `folder`, which is on the path, is imported from there."""
-    for name in sorted(_top_names(_modules_below(folder))):
+def check_resolution(folder: Path, modules: set[str]) -> None:
+    """Raises JobRejected unless the tops of `modules` are imported from `folder`, which is on the path."""
+    for name in sorted(_top_names(modules)):
         spec = PathFinder.find_spec(name)
         places = [spec.origin] if spec and spec.origin else list(spec.submodule_search_locations or ()) if spec else []
         if not places or not Path(places[0]).is_relative_to(folder):

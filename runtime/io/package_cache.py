@@ -3,8 +3,12 @@
 The storage has `packages/DIGEST.zip` beside the folders of the jobs. A host unpacks a package once, into a folder that
 is renamed when it is complete. Each process compares the files of the folder with the digest before it imports them.
 No bytecode of the folder is used, so it needs no comparison.
+
+A process holds a shared lock on the folder that it uses, and so do the processes that it forks. A folder that has no
+lock and that no process has asked for in `WEIR_PACKAGE_DAYS` is removed. It is unpacked again where it is needed.
 """
 
+import fcntl
 import os
 import shutil
 import stat
@@ -15,12 +19,18 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+import structlog
+
 from runtime.access.job_package import PACKAGE_VARIABLE, JobPackage, active_package, import_from
-from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
+from runtime.clock import SystemClock
+from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, TargetAway
 from runtime.io.package_archive import folder_files, package_digest, unpack_archive
 from runtime.io.store import check_mounted, open_store, storage_uri
 
 CACHE_FOLDER: Final = "packages"  #: in WEIR_VAR
+PACKAGES_FOLDER: Final = "packages"  #: in the storage of all jobs
+DAYS_VARIABLE: Final = "WEIR_PACKAGE_DAYS"
+DEFAULT_DAYS: Final = 30
 _FOREIGN_BITS: Final = stat.S_IWGRP | stat.S_IWOTH
 _WRITE_BITS: Final = _FOREIGN_BITS | stat.S_IWUSR
 _FILE_MODE: Final = 0o444  #: a job writes nothing beside its modules, unless it runs as root
@@ -29,11 +39,15 @@ _SCRATCH_MODE: Final = 0o700
 _SCRATCH_PREFIX: Final = "."
 _SCRATCH_LIFETIME_S: Final = 3_600.0
 _MODULE_SUFFIXES: Final = (".py", ".so")
+_DAY_S: Final = 86_400.0
+_LOCKED: Final[dict[Path, int]] = {}  #: descriptors of the folders that this process uses, open until it ends
+
+log = structlog.get_logger()
 
 
 def package_path(digest: str) -> str:
     """The path of a package below the storage of all jobs."""
-    return f"packages/{digest}.zip"
+    return f"{PACKAGES_FOLDER}/{digest}.zip"
 
 
 def import_package(environment: Mapping[str, str]) -> None:
@@ -57,19 +71,74 @@ def activate(package: JobPackage) -> None:
 def unpacked(package: JobPackage) -> Path:
     """The folder with the files of `package` in the cache of this host. Raises as `import_package`.
 
-    A folder stays: processes may run from it. If a file of the package is changed or missing, a new folder is made.
+    The folder stays until this process ends. If a file of the package is changed or missing, a new folder is made.
     """
     root = _cache_root()
     try:
-        for folder in sorted(root.glob(f"{package.digest}*")):
-            if _has_digest(folder, package.digest):
-                return folder
-        return _unpack(package, root)
+        while True:
+            for folder in sorted(root.glob(f"{package.digest}*")):
+                if _use(folder, package.digest):
+                    return folder
+            _unpack(package, root)  # which another process may remove before it is used
     except OSError as error:
         raise EnvironmentFailure(f"the package {package.digest} is not unpacked below {root}: {error}") from error
 
 
-def _unpack(package: JobPackage, root: Path) -> Path:
+def _use(folder: Path, digest: str) -> bool:
+    """Keeps a folder from removal while this process lives. False if it was removed or lacks the files of `digest`."""
+    if folder in _LOCKED:
+        return _has_digest(folder, digest)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    with suppress(OSError):  # a file system without locks, where no folder is removed either
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if not _is_at(folder, descriptor) or not _has_digest(folder, digest):
+        os.close(descriptor)
+        return False
+    os.utime(folder)
+    _LOCKED[folder] = descriptor
+    return True
+
+
+def _is_at(folder: Path, descriptor: int) -> bool:
+    with suppress(FileNotFoundError):
+        return folder.stat().st_ino == os.fstat(descriptor).st_ino
+    return False
+
+
+def remove_unused_folders() -> None:
+    """Removes from the cache of this host what no process uses or has asked for in `WEIR_PACKAGE_DAYS`."""
+    try:
+        root = _cache_root()
+        oldest = SystemClock().now_ms() / 1000 - _DAY_S * int(os.environ.get(DAYS_VARIABLE) or DEFAULT_DAYS)
+        for folder in root.iterdir():
+            if not folder.name.startswith(_SCRATCH_PREFIX) and folder.stat().st_mtime < oldest:
+                _remove_unlocked(folder)
+    except (OSError, EnvironmentFailure) as error:  # the next call comes soon
+        log.warning("unused packages are not removed", error=str(error))
+
+
+def _remove_unlocked(folder: Path) -> None:
+    """Removes a folder unless a process uses it. The lock is held until the folder has another name."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_at(folder, descriptor):
+            return
+        aside = folder.with_name(f"{_SCRATCH_PREFIX}{folder.name}")
+        folder.rename(aside)
+    except OSError:  # in use, removed by another process, or on a file system without locks
+        return
+    finally:
+        os.close(descriptor)
+    log.info("removed an unpacked package that no process uses", folder=str(folder))
+    _remove(aside)
+
+
+def _unpack(package: JobPackage, root: Path) -> None:
+    remove_unused_folders()
     data, folder = _load(package), root / package.digest
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=root))
     try:
@@ -82,21 +151,23 @@ def _unpack(package: JobPackage, root: Path) -> Path:
             raise JobRejected("bad-package", "package", f"{_name(package)} is damaged: its files have another digest")
         _set_modes(scratch, _FOLDER_MODE, _FILE_MODE)
         try:
-            return scratch.rename(folder)
+            scratch.rename(folder)
         except OSError:  # another process was faster, or the folder is damaged and perhaps in use
-            if _has_digest(folder, package.digest):
-                return folder
-            return scratch.rename(root / f"{package.digest}-{uuid4().hex}")
+            if not _has_digest(folder, package.digest):
+                scratch.rename(root / f"{package.digest}-{uuid4().hex}")
     finally:
         _remove(scratch)
 
 
 def _load(package: JobPackage) -> bytes:
-    check_mounted(package.storage)
+    """The archive in the storage. Raises TargetAway while the storage is unavailable."""
     try:
+        check_mounted(package.storage)
         return open_store(package.storage).get(package_path(package.digest))
     except CorruptState as error:
         raise JobRejected("no-package", "package", f"the storage has no package: {error}") from error
+    except EnvironmentFailure as error:
+        raise TargetAway(str(error)) from error
 
 
 def _name(package: JobPackage) -> str:

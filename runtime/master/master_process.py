@@ -7,6 +7,7 @@ import argparse
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,10 +37,10 @@ from runtime.dataflow.plan import CompiledJob
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io import logs
 from runtime.io.manifests import set_signing_keys
-from runtime.io.package_cache import import_package
 from runtime.io.postgres.store import PostgresRunStore, RunRow, load_run
 from runtime.io.store import storage_uri
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
+from runtime.master.package_import import PackageImport
 
 EXIT_ORPHANED: Final = 7  #: exit code when the supervisor has gone
 
@@ -70,7 +71,10 @@ def run_master(module: str, master: Callable[[RunRow, int, Token, str], MasterEx
     touch_heartbeat()
     row, token = _load_run(url, arguments.run), Token(arguments.token)
     try:
-        import_available_package()  # before a pipeline is loaded
+        imported = _import_package(row, arguments.run, token, url)  # before a pipeline is loaded
+        if isinstance(imported, MasterExitCode):
+            return int(imported)
+        token = imported
         logs.configure(redaction_of(row))
         return int(master(row, arguments.run, token, url))
     except JobRejected as error:
@@ -81,19 +85,15 @@ def run_master(module: str, master: Callable[[RunRow, int, Token, str], MasterEx
         return int(MasterExitCode.DONE)
 
 
-def import_available_package() -> None:
-    """Makes this process import the job from its package. Waits while the storage or the cache is unavailable.
-
-    Raises:
-        JobRejected: the package is missing or damaged, or fits another deployment.
-    """
-    while True:
-        touch_heartbeat()
-        try:
-            return import_package(os.environ)
-        except EnvironmentFailure as error:
-            log.warning("waiting for the package", error=str(error))
-            threading.Event().wait(RETRY_INTERVAL_S)
+def _import_package(row: RunRow, run: int, token: Token, url: str) -> Token | MasterExitCode:
+    """The token with which the run goes on, or the exit code. Raises JobRejected as `PackageImport.run`."""
+    register_references(row.params)
+    redact = partial(redact_json, params=row.params, schema={})  # the schema is in the package
+    records = PostgresRunStore(url, run, token, row.max_parallelism, redact)
+    try:
+        return PackageImport(records, token, settings_of(row).restart, touch_heartbeat).run()
+    finally:
+        records.close()
 
 
 def records_of(row: RunRow, run: int, token: Token, url: str) -> PostgresRunStore:

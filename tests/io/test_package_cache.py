@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 from runtime.access.job_package import JobPackage
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.package_archive import write_archive
-from runtime.io.package_cache import package_path, unpacked
+from runtime.io.package_cache import package_path, remove_unused_folders, unpacked
 from runtime.io.store import open_store
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -116,3 +119,76 @@ def test_a_cache_that_others_may_write_is_refused(package: JobPackage, tmp_path:
 def test_a_text_that_is_no_digest_names_no_file() -> None:
     with pytest.raises(JobRejected, match="no digest"):
         JobPackage("../../secrets", "/storage")
+
+
+def _age(folder: Path, days: int = 40) -> None:
+    then = folder.stat().st_mtime - days * 86_400
+    os.utime(folder, (then, then))
+
+
+def _is_removed(folder: Path) -> bool:
+    remove_unused_folders()
+    return not folder.exists()
+
+
+def _unpack_in_child(package: JobPackage) -> "subprocess.Popen[str]":
+    """A process whose child uses the package until its stdin ends, as a worker of Spark's daemon does."""
+    program = (
+        "import os, sys\nfrom runtime.access.job_package import JobPackage\n"
+        "from runtime.io.package_cache import unpacked\n"
+        f"print(unpacked(JobPackage({package.digest!r}, {package.storage!r})), flush=True)\n"
+        "child = os.fork()\n"
+        "sys.stdin.read() if child == 0 else os._exit(0)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.wait()  # its child holds the folder
+    return process
+
+
+def test_a_folder_that_no_process_has_used_for_its_days_goes_and_none_in_use(package: JobPackage) -> None:
+    process = _unpack_in_child(package)
+    (folder,) = Path(os.environ["WEIR_VAR"], "packages").iterdir()
+    remove_unused_folders()
+    assert folder.exists(), "it is young"
+    _age(folder)
+    remove_unused_folders()
+    assert folder.exists(), "a process runs from it"
+    assert process.stdin is not None
+    process.stdin.close()
+    until(lambda: _is_removed(folder))
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_the_next_package_of_a_host_removes_what_is_unused(
+    package: JobPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_PACKAGE_DAYS", "50")
+    cache = tmp_path / "var" / "packages"
+    for days, name in ((60, "a" * 64), (40, "b" * 64)):
+        (cache / name / "module").mkdir(parents=True)
+        (cache / name / "module").chmod(0o555)
+        _age(cache / name, days)
+    cache.chmod(0o700)
+    folder = unpacked(package)
+    assert sorted(path.name for path in cache.iterdir()) == sorted([folder.name, "b" * 64])
+
+
+def test_processes_use_a_package_while_others_remove_it(package: JobPackage) -> None:
+    """A process that asks for a folder at the moment of its removal has another one."""
+    program = (
+        "import os, sys\nfrom runtime.access.job_package import JobPackage\n"
+        "from runtime.io.package_cache import unpacked\n"
+        f"folder = unpacked(JobPackage({package.digest!r}, {package.storage!r}))\n"
+        "os.utime(folder, (0, 0))\n"
+        "sys.exit((folder / 'word.txt').read_text() != 'hey')"
+    )
+    users: list[subprocess.Popen[bytes]] = []
+    for _ in range(8):
+        users += [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
+        while sum(user.poll() is None for user in users) > 1:
+            remove_unused_folders()
+    assert [user.wait() for user in users] == [0] * len(users)

@@ -1,9 +1,5 @@
 """What the job master on Spark makes of the settings that the console stored."""
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -13,18 +9,13 @@ import msgspec
 import pytest
 
 from runtime.access.data_roots import DataRoots
-from runtime.access.job_package import PACKAGE_VARIABLE
 from runtime.connectors.sinks.discard import DiscardSink, DiscardWriter
 from runtime.core.job.code_identity import CodeIdentity
 from runtime.core.job.ids import Token
 from runtime.core.job.settings import JobSettings
 from runtime.dataflow.pipelines import PipelineContext
 from runtime.errors import EnvironmentFailure, JobRejected
-from runtime.io.package_archive import write_archive
-from runtime.io.package_cache import package_path
 from runtime.io.postgres.store import PostgresRunStore, RunRow
-from runtime.io.store import open_store
-from runtime.libraries import PACKAGE_VERSIONS_FILE, installed_versions
 from runtime.master.master_process import compile_job, record_code, redaction_of, settings_of
 from runtime.operators.sink import SinkOperator
 from spark_jobs.stages.compile import compile_graph
@@ -127,28 +118,3 @@ def test_the_records_of_a_run_mask_the_secrets_that_its_parameters_refer_to(monk
     redact = redaction_of(row({"url": "postgresql://app:${secret:orders}@db/orders"}))
     record = redact({"message": "no way to postgresql://app:fish-and-chips@db/orders"})
     assert record == {"message": "no way to postgresql://app:********@db/orders"}
-
-
-def test_a_master_without_a_cached_package_waits_for_the_storage_with_a_heartbeat(tmp_path: Path) -> None:
-    source, storage, beat = tmp_path / "source", tmp_path / "storage", tmp_path / "beat"
-    source.mkdir()
-    (source / PACKAGE_VERSIONS_FILE).write_text(json.dumps(installed_versions()))
-    (source / "wordmodule.py").write_text("WORD = 'hey'")
-    data, digest = write_archive(source)
-    program = (
-        "from runtime.master.master_process import import_available_package\n"
-        "import_available_package()\nimport wordmodule\nprint(wordmodule.WORD)"
-    )
-    variables = {PACKAGE_VARIABLE: digest, "WEIR_STORAGE": str(storage), "WEIR_BEAT_FILE": str(beat)}
-    environment = {**os.environ, **variables, "WEIR_VAR": str(tmp_path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True
-    ) as master:
-        assert master.stdout is not None
-        assert "waiting for the package" in master.stdout.readline()
-        assert beat.exists()
-        written = tmp_path / "written"
-        assert open_store(str(written)).create(package_path(digest), data)
-        written.rename(storage)  # a storage without the package is another fault
-        assert master.stdout.read().splitlines()[-1] == "hey"
-    assert master.returncode == 0

@@ -40,7 +40,9 @@ class PipelineSerializer(serializers.ModelSerializer[Pipeline]):
 class ListedPackageSerializer(serializers.ModelSerializer[Package]):
     class Meta:
         model = Package
-        fields: tuple[str, ...] = ("digest", "size", "state", "error", "created_at", "created_by")
+        fields: tuple[str, ...] = (
+            "digest", "size", "state", "error", "created_at", "created_by", "used_at",
+        )  # fmt: skip
 
 
 class PackageSerializer(ListedPackageSerializer):

@@ -109,14 +109,20 @@ class Migration(migrations.Migration):
                 (
                     "state",
                     models.TextField(
-                        choices=[("describing", "Describing"), ("ready", "Ready"), ("rejected", "Rejected")],
+                        choices=[
+                            ("describing", "Describing"),
+                            ("ready", "Ready"),
+                            ("rejected", "Rejected"),
+                            ("deleting", "Deleting"),
+                        ],
                         default="describing",
                     ),
                 ),
                 ("description", models.JSONField(blank=True, null=True)),
                 ("error", models.JSONField(blank=True, null=True)),
-                ("failed_attempts", models.PositiveSmallIntegerField(db_default=0, default=0)),
+                ("failed_attempts", models.PositiveIntegerField(db_default=0, default=0)),
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("used_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("woken_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 (
                     "created_by",
@@ -225,6 +231,7 @@ class Migration(migrations.Migration):
                 ),
                 ("graph", models.JSONField(blank=True, null=True)),
                 ("error", models.JSONField(blank=True, null=True)),
+                ("failed_attempts", models.PositiveIntegerField(db_default=0, default=0)),
                 ("message", models.TextField(blank=True, db_default="", default="")),
                 ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ("woken_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),

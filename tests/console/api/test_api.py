@@ -235,6 +235,7 @@ def test_no_route_is_written_to_by_another_method(routes: dict[str, str], api: A
             "current-token": [api.delete],
             "state-query": [api.delete],
             "version": [api.delete],
+            "package": [api.delete],
             "job": [api.patch],
             "maintenance": [api.delete],
         }.get(name, [])

@@ -212,11 +212,39 @@ def test_an_outage_of_the_storage_rejects_no_package(
         pipelines.describe_package(digest)
         package = Package.objects.get(pk=digest)
         assert (package.state, package.failed_attempts) == ("describing", attempt), package.error
-    assert package.woken_at > timezone.now() + timedelta(minutes=30), "each pause is twice as long"
+    assert package.woken_at > timezone.now() + timedelta(minutes=14), "pauses grow"
+    pipelines.describe_package(digest)
+    package.refresh_from_db()
+    assert (package.state, package.failed_attempts) == ("describing", 8), "an outage has no limit"
     (tmp_path / "gone").rename(tmp_path / "STORAGE")
     pipelines.describe_package(digest)
     package.refresh_from_db()
     assert (package.state, package.error) == ("ready", None)
+
+
+def test_an_outage_of_the_storage_during_a_compilation_rejects_no_version(
+    api: APIClient, archives: dict[str, bytes], tmp_path: Path
+) -> None:
+    """On a host that has not unpacked the package yet."""
+    digest = _described(api, archives["hey"])["digest"]
+    job = api.post("/api/v1/jobs/", {"name": "words", "pipeline": "wordjob"}, format="json").json()["id"]
+    (tmp_path / "data" / "in").mkdir(parents=True)
+    body = {"parallelism": 1, "params": _params(tmp_path), "package": digest}
+    pk = api.post(f"/api/v1/jobs/{job}/versions/", body, format="json").json()["id"]
+    (tmp_path / "VAR" / "packages").rename(tmp_path / "cached")
+    (tmp_path / "STORAGE").rename(tmp_path / "gone")
+    for attempt in (1, 2):
+        compilation.compile_version(pk)
+        version = JobVersion.objects.get(pk=pk)
+        assert (version.state, version.failed_attempts) == ("compiling", attempt), version.error
+    assert version.error is not None
+    assert version.error["code"] == "unavailable"
+    assert str(tmp_path / "STORAGE") in version.error["detail"]
+    assert version.woken_at > timezone.now(), "the reconciler waits before it sends a wake-up"
+    (tmp_path / "gone").rename(tmp_path / "STORAGE")
+    compilation.compile_version(pk)
+    version.refresh_from_db()
+    assert (version.state, version.error) == ("ready", None)
 
 
 def test_a_package_whose_description_fails_each_time_is_rejected(

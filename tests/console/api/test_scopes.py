@@ -34,6 +34,7 @@ RULES: Mapping[tuple[str, str], frozenset[str]] = {
     ("version-differences", "post"): frozenset({"define"}),
     ("equal-version", "post"): frozenset({"define"}),
     ("version", "delete"): frozenset({"define"}),
+    ("package", "delete"): frozenset({"define"}),
     ("packages", "post"): frozenset({"define"}),
     ("bulk", "post"): frozenset({"operate"}),
     ("operations", "post"): frozenset({"operate"}),

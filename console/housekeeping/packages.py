@@ -1,0 +1,151 @@
+"""Deletion of packages: of those that nothing has used for `WEIR_PACKAGE_DAYS`, and by hand.
+
+A package is in use while a version names it. A deletion locks its row, sees that no version does, and commits the state
+`deleting`. From then on no version can name the package, and no upload can store it. Its file is deleted next, then its
+row. A deletion that was interrupted is completed by the next pass, and so is that of a file without a row.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from django.conf import settings
+from django.contrib.admin.models import DELETION
+from django.db import connection, transaction
+from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models.functions import Now
+
+from console.accounts.models import User
+from console.accounts.refusals import Conflict
+from console.accounts.rights import require_delete_package
+from console.advisory_lock import try_lock
+from console.checkpoints.storage import shared_store
+from console.jobs.models import JobVersion, Package, PackageState, Pipeline
+from console.jobs.pipelines import hand_over, record_package_act
+from runtime.errors import EnvironmentFailure
+from runtime.io.package_cache import PACKAGES_FOLDER, package_path, remove_unused_folders
+from runtime.io.store import check_mounted
+
+MAX_NAMED_VERSIONS: Final = 3  #: in a refusal
+_BATCH_ROWS: Final = 100
+_PASS_LOCK: Final = 0x57454952_50414B50  #: key of the advisory lock: a pass at a time
+_DELETION_LOCK: Final = 0x57454952_50414B44  #: two deletions could hand a pipeline to each other's package
+
+log = structlog.get_logger(__name__)
+
+
+def delete_package(user: User, digest: str) -> bool:
+    """Deletes a package that no version names. Its file goes at once, or once the storage answers.
+
+    Returns whether there was such a package.
+
+    Raises:
+        Refused: not permitted, or the package is in use or being described.
+    """
+    require_delete_package(user)
+    with transaction.atomic():
+        package = _lock(digest)
+        if package is None:
+            return False
+        if refusal := deletion_refusal(package):
+            raise Conflict("package-in-use", refusal)
+        if package.state != PackageState.DELETING:
+            _begin(package)
+            record_package_act(user, package, DELETION, "Deleted")
+    _complete(digest)
+    return True
+
+
+def deletion_refusal(package: Package) -> str:
+    """Why a package cannot be deleted; "" if it can."""
+    if package.state == PackageState.DESCRIBING:
+        return "The package is being described. Wait for the result."
+    versions = package.versions.select_related("job").order_by("-pk")
+    named = [f"version {each.number} of {each.job.name}" for each in versions[: MAX_NAMED_VERSIONS + 1]]
+    if not named:
+        return ""
+    more = " and others" if len(named) > MAX_NAMED_VERSIONS else ""
+    return f"The package is in use by {', '.join(named[:MAX_NAMED_VERSIONS])}{more}."
+
+
+def unused_packages() -> QuerySet[Package]:
+    """Packages that no version names, and that neither an upload nor a version has used for `WEIR_PACKAGE_DAYS`."""
+    before = Now() - timedelta(days=settings.WEIR_PACKAGE_DAYS)
+    ended = Package.objects.filter(state__in=(PackageState.READY, PackageState.REJECTED), used_at__lt=before)
+    return ended.exclude(Exists(JobVersion.objects.filter(package=OuterRef("pk")))).order_by("used_at")
+
+
+def remove_unused_packages() -> int:
+    """A pass of the periodic task. Returns the number of packages whose deletion has begun."""
+    count = 0
+    with try_lock(_PASS_LOCK) as is_free:
+        if is_free:
+            for digest in list(unused_packages().values_list("pk", flat=True)[:_BATCH_ROWS]):
+                count += _remove_unused(digest)
+            for digest in Package.objects.filter(state=PackageState.DELETING).values_list("pk", flat=True):
+                _complete(digest)
+            _remove_files_without_row()
+    remove_unused_folders()  # of this host
+    return count
+
+
+def _remove_unused(digest: str) -> bool:
+    with transaction.atomic():
+        package = _lock(digest)
+        if package is None or not unused_packages().filter(pk=digest).exists():
+            return False
+        _begin(package)
+    log.info("removing a package that no version names", package=digest)
+    return True
+
+
+def _lock(digest: str) -> Package | None:
+    """The locked row. What the transaction reads next includes the versions that were committed before."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_DELETION_LOCK])
+    return Package.objects.select_for_update().filter(pk=digest).first()
+
+
+def _begin(package: Package) -> None:
+    """Marks the package, and gives its pipelines to the newest other package that offers them."""
+    for pipeline in Pipeline.objects.filter(package=package).order_by("name"):
+        hand_over(pipeline)
+    Package.objects.filter(pk=package.pk).update(state=PackageState.DELETING)
+
+
+def _complete(digest: str) -> None:
+    """Deletes the file and the row of a marked package. While the storage is away, both stay for the next pass.
+
+    The row is locked: an upload after another completion would lose its file.
+    """
+    with transaction.atomic():
+        marked = Package.objects.select_for_update().filter(pk=digest, state=PackageState.DELETING).first()
+        if marked is None:
+            return
+        try:
+            check_mounted(str(settings.WEIR_STORAGE))
+            shared_store().delete([package_path(digest)])
+        except EnvironmentFailure as error:
+            log.warning("the file of a package is not deleted yet", package=digest, error=str(error))
+            return
+        marked.delete()
+
+
+def _remove_files_without_row() -> None:
+    """Removes what an upload left whose transaction did not commit. The inserted row waits for one that still may."""
+    try:
+        sizes = shared_store().sizes(f"{PACKAGES_FOLDER}/")
+    except EnvironmentFailure as error:
+        log.warning("the files of packages are not listed", error=str(error))
+        return
+    digests = {_digest_of(path): size for path, size in sizes.items() if path == package_path(_digest_of(path))}
+    for digest in digests.keys() - set(Package.objects.filter(pk__in=digests).values_list("pk", flat=True)):
+        columns = {"size": digests[digest], "state": PackageState.DELETING}
+        if Package.objects.get_or_create(digest=digest, defaults=columns)[1]:
+            log.info("removing a package without a row", package=digest)
+            _complete(digest)
+
+
+def _digest_of(path: str) -> str:
+    """The digest in the path of a package. Another path gives a text with another path."""
+    return path.removeprefix(f"{PACKAGES_FOLDER}/").removesuffix(".zip")

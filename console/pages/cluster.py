@@ -16,6 +16,7 @@ from console.checkpoints.file_systems import FileSystem, file_systems
 from console.jobs.models import Run, StandingStage
 from console.metrics.live import Live, metrics_in_mode
 from console.pages import workers
+from console.pages.packages import PackageTotals, package_totals
 from console.pages.workers import Answer
 from console.runs.standing_stages import ENDED_STATES
 from runtime.core.job.lifecycle import TERMINAL_STATES, RunState
@@ -50,6 +51,7 @@ class Cluster:
     stages: int  #: standing stages that are not ended
     oldest_waiting: datetime | None
     storage: tuple[FileSystem, ...]
+    packages: PackageTotals
     versions: tuple[tuple[str, str], ...]
 
     @property
@@ -73,7 +75,7 @@ class Cluster:
 
 
 def read_cluster() -> Cluster:
-    """The state of the cluster, in three queries and without a question to the workers.
+    """The state of the cluster, in five queries and without a question to the workers.
 
     The newest `MAX_RUNS` runs are shown.
     """
@@ -91,6 +93,7 @@ def read_cluster() -> Cluster:
         stages=StandingStage.objects.exclude(state__in=ENDED_STATES).count(),
         oldest_waiting=min((run.created_at for run in queue), default=None),
         storage=file_systems(),
+        packages=package_totals(),
         versions=_versions(),
     )
 

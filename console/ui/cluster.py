@@ -5,7 +5,7 @@ from typing import Final
 
 from console.health.models import JobHealth
 from console.health.verdicts import listed_verdicts
-from console.jobs.models import Run, StandingStage
+from console.jobs.models import Package, Run, StandingStage
 from console.pages.cluster import MAX_RUNS, Cluster, Place
 from console.runs.standing_stages import ENDED_STATES
 from console.ui.live.revision import ShownRows
@@ -39,5 +39,6 @@ def rows_of_cluster() -> list[ShownRows]:
     return [
         (active, MAX_RUNS),
         (JobHealth.objects.exclude(run_state__in=TERMINAL_STATES).order_by("-pk"), MAX_RUNS),
+        (Package.objects.defer("description").order_by("-created_at"), MAX_RUNS),
         (StandingStage.objects.exclude(state__in=ENDED_STATES).order_by("-pk"), MAX_RUNS),
     ]

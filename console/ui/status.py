@@ -89,6 +89,12 @@ STATUSES: Mapping[str, Mapping[str, Status]] = {
         "ready": Status("disc", "Ready", Meaning.OK),
         "rejected": Status("square", "Rejected", Meaning.FAILED),
     },
+    "package": {
+        "describing": Status("half", "Being described", Meaning.BUSY),
+        "ready": Status("disc", "Ready", Meaning.OK),
+        "rejected": Status("square", "Rejected", Meaning.FAILED),
+        "deleting": Status("half", "Being deleted", Meaning.BUSY),
+    },
     "review": {
         "unreviewed": Status("ring", "Not reviewed", Meaning.NEUTRAL),
         "in_review": Status("half", "In review", Meaning.BUSY),

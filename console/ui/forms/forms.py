@@ -6,6 +6,7 @@ from typing import Any, Final, Self
 from django import forms
 from django.conf import settings
 
+from console import formats
 from console.accounts.models import Scope
 from console.accounts.refusals import InvalidField, Refused
 from console.jobs.changes import MAX_REASON_LENGTH
@@ -15,6 +16,7 @@ from console.jobs.inputs import SETTINGS_SCHEMA
 from console.jobs.masking import mask_settings
 from console.jobs.models import Job, JobVersion
 from console.jobs.services import MAX_DESCRIPTION_LENGTH, MAX_MESSAGE_LENGTH, MAX_NAME_LENGTH, parallelism_limit
+from console.pages.packages import PackageLine
 from console.ui.forms import schema_fields
 from console.ui.forms.row_fields import MAX_ROWS, RowsField
 from console.ui.forms.schema_fields import Schema
@@ -56,6 +58,29 @@ class ParallelismForm(forms.Form):
     message = forms.CharField(
         required=False, max_length=MAX_MESSAGE_LENGTH, help_text="Why this version is made, for the list of versions."
     )
+
+
+class PackageForm(forms.Form):
+    """The code of a version: a package, or what is installed beside Weir."""
+
+    package = forms.ChoiceField(
+        required=False,
+        help_text="The code of the version. Another package may have other parameters: errors name those to add.",
+    )
+
+    def __init__(self, packages: Sequence[PackageLine], digest: str, data: Any, *, has_installed_code: bool) -> None:
+        super().__init__(data, initial={"package": digest})
+        field = self.fields["package"]
+        assert isinstance(field, forms.ChoiceField)
+        installed = [("", "Installed beside Weir")] if has_installed_code else []
+        field.choices = [*installed, *((each.digest, _words_of(each)) for each in packages)]
+        field.required = not has_installed_code
+
+
+def _words_of(package: PackageLine) -> str:
+    """3f2a91bc0d12, of 28 Nov 2026, 10:03 UTC by anna: delays, flights."""
+    by = f" by {package.created_by}" if package.created_by else ""
+    return f"{package.short}, of {formats.utc(package.created_at)}{by}: {', '.join(package.pipelines)}"
 
 
 class TokenForm(forms.Form):
@@ -128,10 +153,21 @@ class SchemaForm(forms.Form):
 
 
 class VersionForms:
-    """The three forms of a version: parallelism, parameters of the pipeline, settings."""
+    """The forms of a version: its package if there is a choice, parallelism, parameters of the pipeline, settings."""
 
-    def __init__(self, schema: Schema, data: Any = None, like: JobVersion | None = None, fixed_by: str = "") -> None:
-        """`fixed_by`: the newest checkpoint of the job, which has as many key groups as `like`; "" without state."""
+    def __init__(
+        self,
+        schema: Schema,
+        data: Any = None,
+        like: JobVersion | None = None,
+        fixed_by: str = "",
+        package: PackageForm | None = None,
+    ) -> None:
+        """`fixed_by`: the newest checkpoint of the job, which has as many key groups as `like`; "" without state.
+
+        `schema`: of the parameters in the package that is chosen.
+        """
+        self.package = package
         same = {"parallelism": like.parallelism, "max_parallelism": like.max_parallelism} if like else None
         self.parallelism = ParallelismForm(data, initial=same)
         if like and fixed_by:
@@ -145,17 +181,20 @@ class VersionForms:
         self.settings = SchemaForm(SETTINGS_SCHEMA, data, prefix="settings", initial=settings)
 
     def is_valid(self) -> bool:
-        return all([form.is_valid() for form in (self.parallelism, self.params, self.settings)])  # noqa: C419 - all errors
+        forms = [form for form in (self.package, self.parallelism, self.params, self.settings) if form is not None]
+        return all([form.is_valid() for form in forms])  # noqa: C419 - all errors
 
     @property
     def values(self) -> dict[str, Any]:
         """The arguments of `create_version`."""
-        return {**self.parallelism.cleaned_data, "params": self.params.values, "settings": self.settings.values}
+        code = self.package.cleaned_data if self.package else {}
+        return {**self.parallelism.cleaned_data, **code, "params": self.params.values, "settings": self.settings.values}
 
     def add_refusal(self, refused: Refused) -> None:
         """Shows a refusal of the service at the field that it names."""
         head, _, path = (refused.field or "").partition(".")
-        form = {"params": self.params, "settings": self.settings}.get(head, self.parallelism)
+        forms_of = {"params": self.params, "settings": self.settings, "package": self.package}
+        form = forms_of.get(head) or self.parallelism
         add_refusal(form, path.partition(".")[0] if path else head, refused)
 
 

@@ -1,4 +1,4 @@
-"""The cluster: Celery workers, waiting runs and places for runs; and the API tokens of a user."""
+"""The cluster: Celery workers, waiting runs, places for runs, and packages; and the API tokens of a user."""
 
 from typing import Final
 
@@ -56,6 +56,41 @@ PLACES: Final = Table(
         Column("slots", "Slots", "{{ value }} of {{ place.run.parallelism }}", number=True),
         Column("live.spark_ui", "Spark", "#spark_ui"),
         Column("run.live_at", "Seen", "{% ago value watched=True %}"),
+    ),
+)
+
+PACKAGES: Final = Table(
+    name="packages",
+    row="package",
+    cells="packages/_cells.html",
+    caption="Packages, newest first",
+    region="Packages",
+    style="stacked",
+    empty='<p class="empty"><strong>No package is stored.</strong></p>',
+    columns=(
+        Column("digest", "Package", "#digest", style="mono"),
+        Column("pipelines", "Pipelines", 'join:", "|default:"–"', style="anywhere"),
+        Column("state", "State", "#state", style="wrap"),
+        Column("size", "Size", "size", number=True),
+        Column("versions", "Versions", "exact", number=True),
+        Column("created_at", "Uploaded", "#created"),
+        Column("used_at", "Last upload or version", "{% ago value %}"),
+    ),
+)
+
+PACKAGE_VERSIONS: Final = Table(
+    name="package_versions",
+    row="version",
+    cells="packages/_cells.html",
+    caption="Versions that name the package, newest first",
+    region="Versions that name the package",
+    empty='<p class="empty">No version names the package.</p>',
+    columns=(
+        Column("job.name", "Job", "#job", style="anywhere"),
+        Column("number", "Version", "#number", number=True),
+        Column("state", "State", '{% state "version" value %}'),
+        Column("message", "Message", style="wrap"),
+        Column("created_at", "Created", "#version_created"),
     ),
 )
 

@@ -1,6 +1,7 @@
 """The list of jobs, the page of a job, and forms of new jobs and versions."""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from console.accounts.saved_views import view_query, views_of
 from console.checkpoints.models import Status
 from console.jobs import services
 from console.jobs.editing import take_facts
-from console.jobs.models import Job, JobVersion, Pipeline
+from console.jobs.models import Job, JobVersion, Package, Pipeline, schema_of
 from console.jobs.pipelines import request_sync
 from console.jobs.planned_differences import planned_differences
 from console.metrics.recent import recent_numbers
@@ -27,8 +28,9 @@ from console.operations.models import OperationKind
 from console.operations.services import OperationRequestContext
 from console.operations.services import request as request_operation
 from console.pages import selectors
+from console.pages.packages import packages_for
 from console.runs.row_marks import listed_run_marks
-from console.ui.forms.forms import NEW_VERSION, JobForm, VersionForms, add_refusal
+from console.ui.forms.forms import NEW_VERSION, JobForm, PackageForm, VersionForms, add_refusal
 from console.ui.inspector import Inspector
 from console.ui.job_page import job_view
 from console.ui.lists.job_filters import JobFilters, health_tally, sum_by
@@ -148,8 +150,8 @@ def new_job(request: HttpRequest) -> HttpResponse:
     if before := _made_before(request):
         return before
     data = request.POST if request.method == "POST" else None
-    schema = like.parameter_schema(pipeline.schema) if like else pipeline.schema  # it keeps the package of `like`
-    form, version = JobForm.of(data, like), VersionForms(schema, data, like=like)
+    schema, package = _chosen_code(pipeline, like, data)  # it keeps the package of `like`, unless another is chosen
+    form, version = JobForm.of(data, like), VersionForms(schema, data, like=like, package=package)
     if data is not None:
         job = _define(request, form, version, pipeline, like)
         if job is not None:
@@ -173,9 +175,8 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
     newest = job.versions.order_by("-number").first()
     data = request.POST if request.method == "POST" else None
     # A new version keeps the package of the newest, which need not be the newest package of the pipeline.
-    schema = pipeline.schema if pipeline else {}
-    schema = newest.parameter_schema(schema) if newest else schema
-    forms = VersionForms(schema, data, like=newest, fixed_by=_newest_state(job))
+    schema, package = _chosen_code(pipeline, newest, data)
+    forms = VersionForms(schema, data, like=newest, fixed_by=_newest_state(job), package=package)
     planned, compares = None, request.POST.get("act") == "compare"
     if data is not None and forms.is_valid():
         try:
@@ -192,6 +193,29 @@ def new_version(request: HttpRequest, pk: int) -> HttpResponse:
     context = {"job": job, "pipeline": pipeline, "version": forms, "newest": newest, "planned": planned,
                "to_create": {"number": "to be created"}}  # fmt: skip
     return _form_page(request, "jobs/new_version.html", context, None if planned is not None else data)
+
+
+def _chosen_code(
+    pipeline: Pipeline | None, like: JobVersion | None, data: Any
+) -> tuple[Mapping[str, Any], PackageForm | None]:
+    """The schema of the parameters in the chosen package, and the form of the choice; None if there is no choice.
+
+    Without a choice yet, the package is that of `like`, else the newest that offers the pipeline.
+    """
+    if pipeline is None:
+        return (like.parameter_schema({}) if like else {}), None
+    package = like.package if like else pipeline.package
+    packages = packages_for(pipeline)
+    chosen = text((data or {}).get("package"))
+    if chosen in {each.digest for each in packages}:
+        package = Package.objects.get(pk=chosen)
+    elif data is not None and "package" in data and not chosen:
+        package = None
+    schema = schema_of(pipeline.name, package, pipeline.schema)
+    if not packages:
+        return schema, None
+    digest = package.pk if package else ""
+    return schema, PackageForm(packages, digest, data, has_installed_code=pipeline.package is None)
 
 
 def _newest_state(job: Job) -> str:

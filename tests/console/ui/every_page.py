@@ -11,7 +11,7 @@ from console.checkpoints.models import Checkpoint, StateQuery
 from console.health.findings import Finding
 from console.health.verdicts import encode
 from console.incidents.models import Incident, NoteKind
-from console.jobs.models import Run
+from console.jobs.models import Package, Run
 from console.operations.models import BulkOperation, Operation
 from tests.console.ui import numbers, rows
 from tests.console.ui.story import LASTED
@@ -81,6 +81,8 @@ def pages_of_running_job(run: Run) -> dict[str, str]:
         "reviews": "/reviews/",
         "cluster": "/cluster/",
         "operations": "/operations/",
+        "packages": "/packages/",
+        "package": f"/packages/{_packages(run)}/",
         "tokens": _tokens(),
         "operation": f"/operations/{operation.pk}/",
         "choose-pipeline": "/jobs/new/",
@@ -138,6 +140,18 @@ def _tokens() -> str:
                 expires_at=created_at + timedelta(days=30), used_at=now - timedelta(hours=used_h),
             )  # fmt: skip
     return "/tokens/"
+
+
+def _packages(run: Run) -> str:
+    """The digest of a package, beside a rejected one. The forms of a version then have a choice of packages."""
+    described = {"pipelines": [{"name": "flights", "schema": run.version.parameter_schema(rows.SCHEMA)}],
+                 "distributions": {"flights": "2.1", "regex": "2026.11.3"}}  # fmt: skip
+    columns = {"state": "ready", "size": 812_345, "created_by": User.objects.first(), "description": described}
+    package, _ = Package.objects.get_or_create(digest="3f2a91bc0d12" + 52 * "7", defaults=columns)
+    error = {"code": "broken-package", "field": "package", "detail": f"flights cannot be imported:\n{TRACEBACK}"}
+    rejected = {"state": "rejected", "size": 45_000_000, "error": error}
+    Package.objects.get_or_create(digest="0a77de41ffb2" + 52 * "1", defaults=rejected)
+    return package.pk
 
 
 def _bulk(run: Run, operation: Operation) -> BulkOperation:

@@ -7,7 +7,7 @@ from django.urls import URLPattern, resolve, reverse
 
 from console.accounts.models import ApiToken, User
 from console.incidents.models import Incident
-from console.jobs.models import Run
+from console.jobs.models import Package, Run
 from console.operations.models import Operation
 from console.ui.urls import urlpatterns
 from tests.console.ui import every_page, logs, numbers
@@ -28,6 +28,7 @@ def example(pattern: URLPattern, run: Run) -> str:
         "state-queries": checkpoint.state_queries.get(state="succeeded").pk,
         "incidents": Incident.objects.latest("pk").pk,
         "operations": Operation.objects.latest("created_at").pk,
+        "packages": Package.objects.latest("created_at").pk,
         "tokens": ApiToken.objects.latest("pk").pk,
     }
     values = {"pk": rows.get(begin), "key": "records"}

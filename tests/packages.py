@@ -88,6 +88,39 @@ PIPELINE = weir.Pipeline(name="{name}", description="Marks lines with {word}.", 
 '''
 
 
+def stream_job(word: str, name: str) -> str:
+    """As `word_job`, with lines that a standing stage reads and a Python worker of Spark marks."""
+    job = word_job(word, name)
+    begin, source = job.index("    lines = flow.source"), job.index("    marked = ")
+    stream = """    def lines_of(spark: Any) -> Any:
+        from pyspark.sql.functions import udf
+
+        return spark.readStream.text(params.lines_dir).select(udf(behind_mark, "string")("value").alias("value"))
+
+    context.check_path("lines_dir", params.lines_dir)
+    lines = flow.source("lines", weir.from_spark_stream(lines_of))
+"""
+    marked = """def behind_mark(line: str) -> str:
+    return MARK + " " + line
+
+
+def build("""
+    job = job[:begin] + stream + job[source:]
+    job = job.replace("def build(", marked, 1)
+    return job.replace('MARK + " " + text + " " + row["line"]', 'text + " " + row["value"]')
+
+
+def compiled_mark(library: str) -> str:
+    """The module of a mark that a compiled library writes: its version, and the folder that it is imported from."""
+    return f"""
+from pathlib import Path
+
+import {library}
+
+MARK = {library}.dumps([{library}.__version__, Path({library}.__file__).parent.name])
+"""
+
+
 def word_files(word: str, name: str = "wordjob") -> dict[str, str]:
     """The files of a project whose output has `word` twice: from a module and from a data file."""
     return {"__init__.py": f"MARK = {word!r}\n", "word.txt": f"{word}\n", "job.py": word_job(word, name)}

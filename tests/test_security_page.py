@@ -25,6 +25,10 @@ TESTS: Final = {
         "console/api/test_packages.py::test_another_distribution_does_not_take_over_the_name_of_a_pipeline"
     ),
     "The size of a package": "io/test_package_archive.py::test_a_bomb_is_refused_before_it_is_unpacked",
+    "The permission `jobs.delete_package`": (
+        "console/housekeeping/test_packages.py::"
+        "test_a_deletion_by_hand_needs_its_permission_and_is_in_the_history_of_the_admin"
+    ),
     "An uploaded package": "io/test_package_archive.py::test_an_entry_that_no_package_has_is_refused",
     "A damaged package": "io/test_package_cache.py::test_another_package_under_the_digest_is_refused_by_name",
     "Only a user of the admin": "console/jobs/test_connections.py::test_a_definer_makes_no_connection",

@@ -75,13 +75,9 @@ class Package(models.Model):
         """The descriptions of its pipelines by name."""
         return {each["name"]: each for each in (self.description or {}).get("pipelines", ())}
 
-
-def schema_of(pipeline: str, package: Package | None, newest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of the parameters of a pipeline in `package`. `newest`: as it is offered now, for installed code.
-
-    An older package may declare a secret that the newest does not have.
-    """
-    return newest if package is None else dict(package.pipelines[pipeline]["schema"])
+    def schema_of(self, pipeline: str) -> Mapping[str, Any]:
+        """The schema of the parameters of a pipeline. It may declare a secret that a newer package does not have."""
+        return dict(self.pipelines[pipeline]["schema"])
 
 
 class Pipeline(models.Model):
@@ -253,7 +249,7 @@ class JobVersion(models.Model):
 
     def parameter_schema(self, newest: Mapping[str, Any]) -> Mapping[str, Any]:
         """The schema of its parameters, which names the secrets. `newest`: as the pipeline is offered now."""
-        return schema_of(self.job.pipeline, self.package, newest)
+        return newest if self.package is None else self.package.schema_of(self.job.pipeline)
 
     @property
     def is_batch(self) -> bool:

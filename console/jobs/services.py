@@ -24,7 +24,7 @@ from console.jobs.code import package_change
 from console.jobs.differences import differences
 from console.jobs.inputs import check_params, parse_settings, parse_stored_settings
 from console.jobs.masking import require_references, unmask, unmask_settings
-from console.jobs.models import Job, JobVersion, Package, PackageState, Pipeline, VersionState, schema_of
+from console.jobs.models import Job, JobVersion, Package, PackageState, Pipeline, VersionState
 from console.jobs.pipelines import request_sync
 from console.jobs.stages import wake_up_after
 from console.jobs.tags import require_match
@@ -157,7 +157,7 @@ def checked_values(
     base = like or newest
     pipeline = _usable_pipeline(job.pipeline)
     code = _package_of(pipeline, base, package)
-    schema = schema_of(pipeline.name, code, pipeline.schema)
+    schema = code.schema_of(pipeline.name) if code else pipeline.schema
     derived = newest.max_parallelism if newest else default_max_parallelism(parallelism)
     groups = derived if max_parallelism is None else max_parallelism
     require_parallelism(parallelism, groups)

@@ -19,7 +19,7 @@ from console.accounts.saved_views import view_query, views_of
 from console.checkpoints.models import Status
 from console.jobs import services
 from console.jobs.editing import take_facts
-from console.jobs.models import Job, JobVersion, Package, Pipeline, schema_of
+from console.jobs.models import Job, JobVersion, Package, Pipeline
 from console.jobs.pipelines import request_sync
 from console.jobs.planned_differences import planned_differences
 from console.metrics.recent import recent_numbers
@@ -211,7 +211,7 @@ def _chosen_code(
         package = Package.objects.get(pk=chosen)
     elif data is not None and "package" in data and not chosen:
         package = None
-    schema = schema_of(pipeline.name, package, pipeline.schema)
+    schema = package.schema_of(pipeline.name) if package else pipeline.schema
     if not packages:
         return schema, None
     digest = package.pk if package else ""

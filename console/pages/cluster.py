@@ -75,7 +75,7 @@ class Cluster:
 
 
 def read_cluster() -> Cluster:
-    """The state of the cluster, in five queries and without a question to the workers.
+    """The state of the cluster, in four queries and without a question to the workers.
 
     The newest `MAX_RUNS` runs are shown.
     """

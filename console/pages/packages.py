@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Count, F, Func, JSONField, Q, QuerySet, Sum, Value
+from django.db.models import Count, Exists, F, Func, JSONField, OuterRef, Q, QuerySet, Sum, Value
 
 from console.jobs.models import JobVersion, Package, PackageState, Pipeline
 
@@ -42,9 +42,11 @@ class PackageTotals:
 
 def package_totals() -> PackageTotals:
     """The number and size of all packages in the storage."""
-    totals = Package.objects.aggregate(count=Count("pk"), nbytes=Sum("size"))
-    unused = Package.objects.filter(versions=None).count()
-    return PackageTotals(totals["count"], totals["nbytes"] or 0, unused)
+    unused = ~Exists(JobVersion.objects.filter(package=OuterRef("pk")))
+    totals = Package.objects.aggregate(
+        count=Count("pk"), nbytes=Sum("size", default=0), unused=Count("pk", filter=unused)
+    )
+    return PackageTotals(**totals)
 
 
 def package_lines(*chosen: Q) -> list[PackageLine]:

@@ -120,7 +120,7 @@ class Packages(StrictView, generics.ListAPIView[Package]):
 
     @extend_schema(
         request={PackageArchive.media_type: OpenApiTypes.BINARY},
-        responses={202: PackageSerializer, 415: Problem, 422: Problem, 503: Problem},
+        responses={202: PackageSerializer, 409: Problem, 415: Problem, 422: Problem, 503: Problem},
     )
     def post(self, request: Request) -> Response:
         """Stores the file that `weir package` writes. It is described in the background: read Location with `?wait=30`.

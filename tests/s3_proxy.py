@@ -83,8 +83,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.faults.requests["LIST" if "list-type=" in self.path else self.command] += 1
             fault = self.server.faults.rule(self.command, self.path)
         pause_s = self.server.faults.pause_s if fault is Fault.SLOW else 0
+        is_chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
         nbytes = int(self.headers.get("Content-Length", 0))
-        body = b"".join(self._pieces(nbytes, pause_s))
+        body = list(self._chunks()) if is_chunked else b"".join(self._pieces(nbytes, pause_s))
         if isinstance(fault, Answer):
             self._answer(fault.status, [], fault.content)
             return
@@ -93,7 +94,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault is not Fault.LOST_REQUEST:
             connection = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=60)
-            connection.request(self.command, self.path, body, dict(self.headers))  # `Host` is part of the signature
+            headers = dict(self.headers)  # `Host` is part of the signature
+            connection.request(self.command, self.path, body, headers, encode_chunked=is_chunked)
             reply = connection.getresponse()
             content = reply.read()
             connection.close()
@@ -107,6 +109,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - names of http.server
+
+    def _chunks(self) -> Iterator[bytes]:
+        """The body of a request without a length, as clients of the AWS SDK send it (RFC 9112, 7.1)."""
+        while nbytes := int(self.rfile.readline().partition(b";")[0], 16):
+            yield self.rfile.read(nbytes)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass
 
     def _pieces(self, nbytes: int, pause_s: float) -> Iterator[bytes]:
         """The body of the request."""

@@ -56,6 +56,9 @@ TESTS: Final = {
         "contracts/test_swapped_folders.py::test_an_output_folder_that_becomes_a_link_is_not_written"
     ),
     "A job reads object stores": "connectors/sources/test_remote_folder.py::test_urls_lie_below_the_allowed_urls",
+    "Sinks write to object stores": (
+        "connectors/sinks/test_bucket_output.py::test_a_place_that_is_taken_off_the_list_is_not_written"
+    ),
     "A job connects to hosts": "contracts/test_data_hosts.py::test_a_job_reaches_listed_hosts_only",
     "A secret goes to the hosts": "contracts/test_data_hosts.py::test_a_listener_of_the_definer_receives_no_secret",
     "A process has the connections": (

@@ -90,6 +90,7 @@ class CommitLog:
         """`roots`: the folders in which `output` may lie; None: the data roots of this process."""
         self.output = output
         self.folder = output / LOG_FOLDER
+        self._location = str(self.folder)  #: for errors
         self._checked = CheckedFolder.of("path", self.folder, roots)
         #: newest epoch by job and sink; may be stale if another master appends
         self._newest: dict[tuple[str, str], CommittedEpoch] = {}
@@ -124,26 +125,31 @@ class CommitLog:
         epochs = self.epochs(job, sink, self.numbers(job, sink)[-1:])
         return epochs[0] if epochs else None
 
+    def logged_names(self, job: str, sink: str, order: tuple[int, int]) -> frozenset[str]:
+        """The files of a checkpoint that may be in the log already. `order`: as for `add`."""
+        return self._logged_names(job, sink, self._newest_epoch(job, sink), order)
+
     def _read(self, entry: str) -> CommittedEpoch | None:
         """The epoch of an entry; None if the entry was removed in the meantime."""
-        path = self.folder / entry
-        try:
-            epoch = msgspec.json.decode(path.read_bytes(), type=CommittedEpoch)
-        except FileNotFoundError:
+        path = f"{self._location}/{entry}"
+        content = self._content(entry)
+        if content is None:
             return None
+        try:
+            epoch = msgspec.json.decode(content, type=CommittedEpoch)
         except msgspec.DecodeError as error:
-            raise CorruptState(str(path), f"not an entry of a commit log: {error}") from error
+            raise CorruptState(path, f"not an entry of a commit log: {error}") from error
         if epoch.format != FORMAT_VERSION:
             raise JobRejected(
                 "other-format", "path", f"{path} has format {epoch.format}; this Weir reads format {FORMAT_VERSION}"
             )
         if epoch.entry_name != entry or not all(FINAL_NAME.fullmatch(file.name) for file in epoch.files):
-            raise CorruptState(str(path), "it names another epoch, or files that no sink has written")
+            raise CorruptState(path, "it names another epoch, or files that no sink has written")
         return epoch
 
     def _entries(self) -> Iterator[tuple[str, str, int]]:
-        for path in self.folder.iterdir() if self.exists else ():
-            match = _ENTRY_NAME.fullmatch(path.name)
+        for name in self._names():
+            match = _ENTRY_NAME.fullmatch(name)
             if match:
                 yield match["job"], match["sink"], int(match["number"])
 
@@ -163,7 +169,7 @@ class CommitLog:
             EnvironmentFailure: an entry cannot be written; the error names it.
         """
         while True:
-            newest = self._newest.get((job, sink)) or self.newest(job, sink)
+            newest = self._newest_epoch(job, sink)
             epoch = self._next_epoch(job, sink, newest, order, tuple(files))
             if epoch is None:
                 return None
@@ -228,11 +234,9 @@ class CommitLog:
         self, job: str, sink: str, newest: CommittedEpoch | None, order: tuple[int, int], files: tuple[LoggedFile, ...]
     ) -> CommittedEpoch | None:
         """The epoch of the files that are in no epoch yet; None if there are none. `newest`: None begins the log."""
-        if newest is None or order > newest.highest:
-            logged = newest.file_names if newest else frozenset()
-        else:
-            logged = frozenset().union(*(epoch.file_names for epoch in self.epochs(job, sink)))
-            files = tuple(file for file in files if (self.output / file.name).exists())
+        logged = self._logged_names(job, sink, newest, order)
+        if newest is not None and order <= newest.highest:
+            files = tuple(file for file in files if file.name in logged or self._is_visible(file.name))
         new = tuple(file for file in files if file.name not in logged)
         if not new:
             return None
@@ -247,6 +251,33 @@ class CommitLog:
             files=new,
             carried=tuple(file.name for file in files if file.name in logged),
         )
+
+    def _newest_epoch(self, job: str, sink: str) -> CommittedEpoch | None:
+        return self._newest.get((job, sink)) or self.newest(job, sink)
+
+    def _logged_names(
+        self, job: str, sink: str, newest: CommittedEpoch | None, order: tuple[int, int]
+    ) -> frozenset[str]:
+        if newest is None or order > newest.highest:
+            return newest.file_names if newest else frozenset()
+        return frozenset().union(*(epoch.file_names for epoch in self.epochs(job, sink)))
+
+    # ------------------------------------------------------------ storage
+
+    def _names(self) -> list[str]:
+        """The names of all files of the log."""
+        return [path.name for path in self.folder.iterdir()] if self.exists else []
+
+    def _content(self, name: str) -> bytes | None:
+        """The content of a file of the log; None if there is no such file."""
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _is_visible(self, name: str) -> bool:
+        """Whether a file of the output is there."""
+        return (self.output / name).exists()
 
     def _write(self, name: str, job: str, sink: str, token: int, data: bytes) -> bool:
         """Writes a file durably and atomically. Returns False if the file exists."""

@@ -16,7 +16,6 @@ from __future__ import annotations  # `list` is also a method here
 import io
 import itertools
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,43 +23,20 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, Final
 
+from runtime import s3
 from runtime.errors import CorruptState, EnvironmentFailure, TargetAway
 from runtime.io.filesystem import path_below_root
 from runtime.libraries import import_library
+from runtime.s3 import PART_BYTES, READ_TIMEOUT_S, RETRY_TIMEOUT_S
 
-PART_BYTES: Final = 8 << 20
-READ_TIMEOUT_S: Final = 60  #: a line of 5 Mbit/s sends `_CONCURRENT_PARTS` parts in it
 CALL_TIMEOUT_S: Final = 300  #: of a request, reply included; a stall ends it earlier
-RETRY_TIMEOUT_S: Final = 20
-_CONNECT_TIMEOUT_S: Final = 5
-_RETRIES: Final = 4
-_CONCURRENT_PARTS: Final = 4
+_CONCURRENT_PARTS: Final = 4  #: a line of 5 Mbit/s sends them in `READ_TIMEOUT_S`
 _MAX_ERROR_CHARACTERS: Final = 300
 
 _DEBUG_TEXT: Final = "\n\nDebug source:"  #: of the library; follows its message
-_STATUS: Final = re.compile(r"status code: (\d{3})")
-_ERROR_CODE: Final = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")  #: of a request, or of an object in a deletion
-_TRANSPORT_TEXT: Final = "HTTP error: "  #: of an error without an answer
-_TEMPORARY_STATUSES: Final = frozenset({408, 429})  #: beside 5xx
-_TEMPORARY_CODES: Final = frozenset(
-    {
-        "ConditionalRequestConflict",
-        "InternalError",
-        "NoSuchUpload",  # of a server that may have completed the upload, whose reply was lost
-        "OperationAborted",
-        "RequestTimeout",
-        "ServiceUnavailable",
-        "SlowDown",
-    }
-)
-_MISSING_CODE: Final = "NoSuchKey"
 _READ: Final = "read"
-_MISSING_STATUS: Final = 404
 _RANGE_STATUS: Final = 416
 _INSTANCE_ROLE_PATH: Final = "/latest/api/token"  #: of the request for the credentials of an instance role
-_ENDPOINT_URL: Final = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/\S*)?")
-_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL")
-
 _users: set[int] = set()  #: the process that has made clients; a fork inherits the entry
 
 
@@ -122,7 +98,7 @@ class ObjectStore:
             try:
                 return self._library.get_range(self._client, key, start=offset, length=nbytes)
             except self._exceptions.BaseError as error:
-                if _status(str(error)) != _RANGE_STATUS:  # the object ends before `offset`
+                if s3.status_of(str(error)) != _RANGE_STATUS:  # the object ends before `offset`
                     raise
                 return b""
 
@@ -136,7 +112,7 @@ class ObjectStore:
                     self._library.delete(self._client, keys)
                     return
                 except self._exceptions.BaseError as error:
-                    if _error_code(str(error)) != _MISSING_CODE:
+                    if s3.error_code_of(str(error)) != s3.MISSING_CODE:
                         raise
                     # Some servers refuse a missing object. Errors of other objects of the same request are unknown.
                     objects = self.sizes(folder and f"{folder}/")
@@ -179,7 +155,7 @@ class ObjectStore:
             try:
                 self._library.copy(self._client, _key(source), _key(target))
             except (self._exceptions.BaseError, FileNotFoundError) as error:
-                if _error_code(str(error)) == _MISSING_CODE:
+                if s3.error_code_of(str(error)) == s3.MISSING_CODE:
                     raise CorruptState(source, f"there is no such object in {self._uri}") from None
                 raise
 
@@ -208,9 +184,9 @@ class ObjectStore:
             yield
         except (self._exceptions.BaseError, FileNotFoundError) as error:
             text = str(error).partition(_DEBUG_TEXT)[0]
-            if action == _READ and _error_code(text) == _MISSING_CODE:
+            if action == _READ and s3.error_code_of(text) == s3.MISSING_CODE:
                 raise CorruptState(path, f"there is no such object in {self._uri}") from None
-            kind = TargetAway if _is_temporary(text) else EnvironmentFailure
+            kind = TargetAway if s3.is_temporary_text(text) else EnvironmentFailure
             raise kind(f"{self._uri}/{path} cannot be {action}: {_cause(text)}") from error
 
     @property
@@ -236,11 +212,11 @@ def _client(uri: str) -> Any:
         uri,
         client_options={
             "allow_http": True,  # an endpoint `http://` is the choice of the host's administrator
-            "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
+            "connect_timeout": f"{s3.CONNECT_TIMEOUT_S}s",
             "read_timeout": f"{READ_TIMEOUT_S}s",
             "timeout": f"{CALL_TIMEOUT_S}s",
         },
-        retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)},
+        retry_config={"max_retries": s3.RETRIES, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)},
     )
 
 
@@ -267,35 +243,13 @@ def _take(chunks: Iterator[bytes], nbytes: int) -> Iterator[bytes]:
 
 def _check_endpoint() -> None:
     """Raises EnvironmentFailure for an endpoint that the library would answer by a panic or by lasting errors."""
-    for variable in _ENDPOINT_VARIABLES:
-        endpoint = os.environ.get(variable)
-        if endpoint and not _ENDPOINT_URL.fullmatch(endpoint):
-            raise EnvironmentFailure(f"{variable} is not the URL of a server, such as https://host:8333")
-
-
-def _status(text: str) -> int | None:
-    match = _STATUS.search(text)
-    return None if match is None else int(match[1])
-
-
-def _error_code(text: str) -> str | None:
-    match = _ERROR_CODE.search(text)
-    return None if match is None else match[1] or match[2]
+    if variable := s3.wrong_endpoint():
+        raise EnvironmentFailure(f"{variable} is not the URL of a server, such as https://host:8333")
 
 
 def _cause(text: str) -> str:
-    status, code = _status(text), _error_code(text)
+    status, code = s3.status_of(text), s3.error_code_of(text)
     cause = f"status {status} {code}" if status and code else text.partition("\n")[0][:_MAX_ERROR_CHARACTERS]
     if _INSTANCE_ROLE_PATH in text:
         return f"the environment has no AWS_ACCESS_KEY_ID, and no instance role answers: {cause}"
     return cause
-
-
-def _is_temporary(text: str) -> bool:
-    """Whether the store is unreachable or does not serve now. A 404 without a code is the answer of a gateway."""
-    status, code = _status(text), _error_code(text)
-    if code in _TEMPORARY_CODES:
-        return True
-    if status is None:
-        return _TRANSPORT_TEXT in text
-    return status >= 500 or status in _TEMPORARY_STATUSES or (status == _MISSING_STATUS and code is None)

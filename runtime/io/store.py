@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
+from runtime import s3
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.filesystem import FileStore
 from runtime.io.object_store import ObjectStore
@@ -20,7 +21,6 @@ from runtime.libraries import require_libraries
 Store: TypeAlias = FileStore | ObjectStore  #: each implements `ports.SnapshotStore`, whose module loads pyarrow
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-_BUCKET_URI: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]+(/[^/?#%\\]+)+")
 
 
 def storage_uri(field: str, storage: str) -> str:
@@ -36,7 +36,7 @@ def storage_uri(field: str, storage: str) -> str:
     scheme = parts.scheme if storage.isprintable() and storage == storage.strip() else None
     if scheme == "file" and parts.netloc in ("", "localhost") and not parts.query and not parts.fragment:
         return str(Path(unquote(parts.path)))
-    if scheme == "s3" and _BUCKET_URI.fullmatch(uri) and not {".", ".."}.intersection(uri.split("/")):
+    if scheme == "s3" and s3.is_prefix(uri):
         require_libraries({"obstore": "cloud"})
         return uri
     detail = f"{storage} is no storage for checkpoints: name a folder, file:///folder or s3://bucket/prefix"
@@ -45,7 +45,7 @@ def storage_uri(field: str, storage: str) -> str:
 
 def is_bucket(uri: str) -> bool:
     """Whether a storage is in an object store, which has no folders on a host."""
-    return uri.startswith("s3://")
+    return uri.startswith(s3.SCHEME)
 
 
 def is_absolute(place: str) -> bool:

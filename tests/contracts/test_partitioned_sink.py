@@ -212,7 +212,7 @@ def test_the_commit_log_names_files_by_their_path(tmp_path: Path) -> None:
 
 def test_open_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions beyond the bound are rolled; no row is lost and the least recently written file goes first."""
-    monkeypatch.setattr(parquet, "MAX_OPEN_FILES", 3)
+    monkeypatch.setattr(parquet.HiddenFolder, "max_open_files", 3)
     sink = opened(tmp_path, "day")
     for start in range(0, 40, 10):
         sink.write(rows([str(number % 5) for number in range(10)], start))

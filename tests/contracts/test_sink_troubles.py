@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from runtime import durable
-from runtime.connectors.dead_letters import DeadLetters
+from runtime.connectors.dead_letters import DeadLetters, open_dead_letters
 from runtime.connectors.formats import Malformed
 from runtime.errors import EnvironmentFailure
 from runtime.ports import SinkWriter
@@ -46,7 +46,7 @@ def test_a_full_disk_names_the_file_and_keeps_no_part_of_it(tmp_path: Path, rows
 
 
 def test_dead_letters_that_cannot_be_written_name_their_file(tmp_path: Path) -> None:
-    letters = DeadLetters(tmp_path, context("7", 1, "in", 0))
+    letters = open_dead_letters(str(tmp_path), context("7", 1, "in", 0))
     bad = Malformed(row=0, column="", reason="no row", text="x" * 200)
     with (
         no_file_above(100),

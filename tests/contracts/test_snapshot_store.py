@@ -16,9 +16,9 @@ import pytest
 from runtime.errors import CorruptState, EnvironmentFailure, is_outage
 from runtime.io.filesystem import FileStore
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
-from runtime.io.object_store import PART_BYTES
 from runtime.io.store import open_store
 from runtime.ports import SnapshotStore
+from runtime.s3 import PART_BYTES
 
 
 @pytest.fixture(params=["memory", "files", "s3"])

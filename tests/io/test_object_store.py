@@ -11,8 +11,9 @@ import pytest
 
 from runtime.errors import CorruptState, EnvironmentFailure, is_outage
 from runtime.io import object_store
-from runtime.io.object_store import PART_BYTES, ObjectStore
+from runtime.io.object_store import ObjectStore
 from runtime.ports import SnapshotStore
+from runtime.s3 import PART_BYTES
 from tests.kafka import free_port
 from tests.s3 import BUCKET, S3Server, environment_of
 from tests.s3_proxy import ONCE_MORE, Answer, Fault, Faults, faulty_proxy

@@ -190,14 +190,15 @@ def test_replies_that_stall_end_no_attempt(
     faults: Faults, bucket_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For longer than a call waits for a reply. Checkpoints wait, and the job reads on."""
-    monkeypatch.setattr(object_store, "READ_TIMEOUT_S", 10)
+    timeout_s = 10
+    monkeypatch.setattr(object_store, "READ_TIMEOUT_S", timeout_s)
     source = replace(slow(tmp_path), total=60_000, batch=2, hurry=100)
     job = counts(source, tmp_path / "out").compile(2)
     with live.running(job, bucket_uri, None, FAST) as run:
         run.checkpoints(2)
         with faults.stall.closed():
             rows = run.operator("counts")["records_in"]
-            threading.Event().wait(object_store.READ_TIMEOUT_S + 5)
+            threading.Event().wait(timeout_s + 5)
             assert run.operator("counts")["records_in"] > rows
         run.checkpoints(2)
         (tmp_path / "hurry").touch()

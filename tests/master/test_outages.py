@@ -33,7 +33,7 @@ class FullWriter(ParquetWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self.away.is_set():
-            raise EnvironmentFailure(f"{self._folder}: it cannot be written: {FULL}") from FULL
+            raise EnvironmentFailure(f"{self._owner}: it cannot be written: {FULL}") from FULL
         super().write(batch)
 
 

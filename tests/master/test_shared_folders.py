@@ -190,7 +190,7 @@ class Misplacing(ParquetSink):
 class MisplacingWriter(ParquetWriter):
     def __init__(self, folder: Path, elsewhere: Path) -> None:
         super().__init__(folder)
-        self._elsewhere = elsewhere
+        self._folder, self._elsewhere = folder, elsewhere
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         prepared = super().prepare(checkpoint)

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.names import encode_name
 from runtime.connectors.sinks.file_committer import SMALL_FILES
-from runtime.connectors.sinks.parquet_file import ParquetFile
+from runtime.connectors.sinks.parquet_file import HiddenFile, ParquetFile
 from runtime.connectors.sinks.recorded_file import RecordedFile
 from runtime.durable import copy_file, sync_path
 from runtime.errors import EnvironmentFailure
@@ -185,19 +185,20 @@ class CompactingWriter(SinkWriter):
 
     def _merge_run(self, run: Sequence[SmallFile]) -> MergedFile:
         name = f".weir-{self._owner}-{run[0].begun}~{run[-1].begun}"
-        target = ParquetFile(self._checked, name, self._schema_of(run[0]), run[0].begun)
+        schema, path = self._schema_of(run[0]), self._checked.path / f"{name}.pending"
+        target = ParquetFile(HiddenFile(self._checked, name), schema, run[0].begun)
         try:
             for file in run:
                 with self._open(file) as source:
                     for batch in source.iter_batches():
                         if self._is_closing:
-                            raise EnvironmentFailure(f"{target.path}: the attempt ended while the file was merged")
+                            raise EnvironmentFailure(f"{path}: the attempt ended while the file was merged")
                         target.write(batch)
-            path = target.finish()
+            finished = target.finish()
         except BaseException:
             target.discard()
             raise
-        return MergedFile(tuple(run), path, target.written_bytes, target.crc32)
+        return MergedFile(tuple(run), path, finished["bytes"], finished["crc32"])
 
     def _schema_of(self, file: SmallFile) -> pa.Schema:
         with self._open(file) as source:

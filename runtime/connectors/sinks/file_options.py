@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from runtime.connectors.bucket import check_place
 from runtime.connectors.partitions import check_partition_columns
 from runtime.errors import JobRejected
 
@@ -12,6 +13,7 @@ def check_file_options(
     """Raises JobRejected, naming the option, if one is invalid. Sizes in bytes, intervals in ms, None: no limit."""
     if not path:
         raise JobRejected("bad-path", "path", "must name the output folder")
+    check_place("path", path)
     check_partition_columns(partition_by)
     for name, size in sizes.items():
         if size is not None and size < 1:

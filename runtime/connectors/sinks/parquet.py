@@ -28,22 +28,23 @@ leftovers of older attempts of the same sink. Foreign files are never touched or
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
 
 from runtime.access.data_roots import CheckedFolder, DataRoots
+from runtime.connectors.bucket import Bucket, is_bucket
 from runtime.connectors.names import encode_name
 from runtime.connectors.partitions import split_by_partition
+from runtime.connectors.sinks.bucket_output import BucketCommitter, BucketPlace
 from runtime.connectors.sinks.compaction import CompactingWriter, NumberingWriter
 from runtime.connectors.sinks.file_committer import FileCommitter
 from runtime.connectors.sinks.file_options import check_file_options
-from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, ParquetFile
+from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, HiddenFile, ParquetFile, PendingOutput
 from runtime.durable import make_folder, sync_path
 from runtime.errors import JobRejected
 from runtime.ports import OperatorContext, SinkWriter
 
-MAX_OPEN_FILES: Final = 100  #: of a writer; the least recently written file is rolled when another is needed
 MAX_WAITING_GROUPS: Final = 4  #: size of all rows that wait to be written, in row groups
 
 
@@ -52,7 +53,7 @@ class ParquetSink:
     """Writes Parquet files into a folder.
 
     Args:
-        path: the folder; created if it does not exist.
+        path: the folder; created if it does not exist. Or `s3://bucket/prefix`, which needs the extra `cloud`.
         partition_by: columns whose values choose a sub-folder, as in Hive: `("day",)` writes to `day=2024-01-01/`.
             Text, integers, booleans or dates.
         max_bytes: a file is rolled before its row groups exceed this size; the footer comes on top. None: a file per
@@ -75,19 +76,21 @@ class ParquetSink:
     compact_bytes: int = 128 << 20
 
     def writer(self) -> SinkWriter:
-        files = ParquetWriter(
-            Path(self.path),
-            partition_by=self.partition_by,
-            max_bytes=self.max_bytes,
-            roll_after_idle_ms=self.roll_after_idle_ms,
-        )
+        limits: dict[str, Any] = {
+            "partition_by": self.partition_by,
+            "max_bytes": self.max_bytes,
+            "roll_after_idle_ms": self.roll_after_idle_ms,
+        }
+        if is_bucket(self.path):
+            return ParquetWriter(BucketPlace(Bucket(self.path)), **limits)
+        files = ParquetWriter(Path(self.path), **limits)
         if self.compact_checkpoints is None:
             return files
         nbytes = min(self.compact_bytes, self.max_bytes or self.compact_bytes)
         return CompactingWriter(files, Path(self.path), self.compact_checkpoints, nbytes)
 
-    def committer(self) -> FileCommitter:
-        return FileCommitter(Path(self.path))
+    def committer(self) -> FileCommitter | BucketCommitter:
+        return BucketCommitter(Bucket(self.path)) if is_bucket(self.path) else FileCommitter(Path(self.path))
 
     def check(self) -> None:
         intervals = {"roll_after_idle_ms": self.roll_after_idle_ms}
@@ -95,9 +98,63 @@ class ParquetSink:
         check_file_options(self.path, self.partition_by, sizes, intervals)
         if self.compact_checkpoints is not None and self.compact_checkpoints < 2:
             raise JobRejected("bad-interval", "compact_checkpoints", "must be at least 2 checkpoints")
+        if is_bucket(self.path) and self.compact_checkpoints is not None:
+            detail = "needs a folder: small files in a bucket cannot wait unseen. Leave it out"
+            raise JobRejected("needs-folder", "compact_checkpoints", detail)
 
     def folders(self) -> Mapping[str, str]:
-        return {"path": self.path}
+        return {} if is_bucket(self.path) else {"path": self.path}
+
+
+class OutputPlace(Protocol):
+    """Where a writer has its files."""
+
+    max_open_files: int  #: the least recently written file is rolled when another is needed
+
+    def check(self) -> None:
+        """Raises JobRejected if jobs may not use the place."""
+
+    def make(self) -> None: ...
+
+    def begin(self, folder: str, owner: str, number: int) -> PendingOutput:
+        """Begins the file `number` of the writer `owner`. `folder`: of its partition, relative."""
+
+    def final_name(self, folder: str, owner: str, checkpoint: int, number: int) -> str:
+        """The visible name of a file, relative."""
+
+    def sync(self) -> None:
+        """Makes the names of pending files durable."""
+
+    def remove(self, committable: Mapping[str, Any]) -> None:
+        """Deletes a pending file that belongs to no checkpoint."""
+
+
+class HiddenFolder:
+    """Implements `OutputPlace` by hidden files in a folder."""
+
+    max_open_files = 100
+
+    def __init__(self, folder: Path, roots: DataRoots | None) -> None:
+        self._folder = folder
+        self._checked = CheckedFolder.of("path", folder, roots)
+
+    def check(self) -> None:
+        self._checked.check()
+
+    def make(self) -> None:
+        make_folder(self._folder)
+
+    def begin(self, folder: str, owner: str, number: int) -> PendingOutput:
+        return HiddenFile(self._checked, f".weir-{owner}-{number}")
+
+    def final_name(self, folder: str, owner: str, checkpoint: int, number: int) -> str:
+        return str(PurePath(folder, f"part-{owner}-{checkpoint}-{number}.parquet"))
+
+    def sync(self) -> None:
+        sync_path(self._folder)
+
+    def remove(self, committable: Mapping[str, Any]) -> None:
+        (self._folder / committable["pending"]).unlink(missing_ok=True)
 
 
 class ParquetWriter(NumberingWriter):
@@ -109,7 +166,7 @@ class ParquetWriter(NumberingWriter):
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | OutputPlace,
         roots: DataRoots | None = None,
         *,
         row_group_bytes: int = ROW_GROUP_BYTES,
@@ -117,9 +174,9 @@ class ParquetWriter(NumberingWriter):
         max_bytes: int | None = None,
         roll_after_idle_ms: int | None = None,
     ) -> None:
-        self._folder, self._row_group_bytes = folder, row_group_bytes
+        self._place = HiddenFolder(folder, roots) if isinstance(folder, Path) else folder
+        self._row_group_bytes = row_group_bytes
         self._partition_by, self._max_bytes, self._idle_ms = partition_by, max_bytes, roll_after_idle_ms
-        self._checked = CheckedFolder.of("path", folder, roots)
         self._number = 0
         self._files: dict[str, ParquetFile] = {}  #: by relative folder, the least recently written first
         self._written_at: dict[str, int] = {}  #: time of the last row, by relative folder; empty without idle time
@@ -129,8 +186,8 @@ class ParquetWriter(NumberingWriter):
     def open(self, context: OperatorContext) -> None:
         self._owner = f"{encode_name(context.job)}-{context.token}-{encode_name(context.uid)}-{context.index}"
         self._now_ms = context.now_ms
-        self._checked.check()
-        make_folder(self._folder)
+        self._place.check()
+        self._place.make()
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not self._partition_by:
@@ -142,15 +199,14 @@ class ParquetWriter(NumberingWriter):
             max(self._files.values(), key=lambda file: file.waiting_bytes).write_group()
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
-        self._checked.check()
+        self._place.check()
         for folder in list(self._files):
             self._roll(folder)
         if not self._pending:
             return ()
-        sync_path(self._folder)
-        part = f"part-{self._owner}-{checkpoint}"
+        self._place.sync()
         prepared = tuple(
-            file | {"final": str(PurePath(folder, f"{part}-{number}.parquet"))}
+            file | {"final": self._place.final_name(folder, self._owner, checkpoint, number)}
             for folder, number, file in self._pending
         )
         self._pending = []
@@ -173,7 +229,7 @@ class ParquetWriter(NumberingWriter):
         for file in self._files.values():
             file.discard()
         for _, _, rolled in self._pending:
-            (self._folder / rolled["pending"]).unlink(missing_ok=True)
+            self._place.remove(rolled)
         self._files, self._pending = {}, []
 
     def take_number(self) -> int:
@@ -208,11 +264,11 @@ class ParquetWriter(NumberingWriter):
         """The file in progress of a partition, now the most recently written file."""
         file = self._files.pop(folder, None)
         if file is None:
-            if len(self._files) >= MAX_OPEN_FILES:
+            if len(self._files) >= self._place.max_open_files:
                 self._roll(next(iter(self._files)))
             self._number += 1
-            name = f".weir-{self._owner}-{self._number}"
-            file = ParquetFile(self._checked, name, schema, self._number, self._row_group_bytes)
+            output = self._place.begin(folder, self._owner, self._number)
+            file = ParquetFile(output, schema, self._number, self._row_group_bytes)
         self._files[folder] = file
         if self._idle_ms is not None:
             self._written_at[folder] = self._now_ms()
@@ -221,14 +277,7 @@ class ParquetWriter(NumberingWriter):
     def _roll(self, folder: str) -> None:
         """Makes the file of a partition pending."""
         file = self._files[folder]
-        pending = file.finish()
+        committable = {**file.finish(), "rows": file.rows}
         del self._files[folder]
         self._written_at.pop(folder, None)
-        committable = {
-            "pending": pending.name,
-            "rows": file.rows,
-            "bytes": file.written_bytes,
-            "crc32": file.crc32,
-            "folder": str(self._folder.absolute()),
-        }
         self._pending.append((folder, file.number, committable))

@@ -1,46 +1,81 @@
-"""A Parquet file in progress: written under a hidden name, then closed, made durable and renamed to pending."""
+"""A Parquet file in progress. In a folder: written under a hidden name, then made durable and renamed to pending."""
 
 import contextlib
 import os
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runtime.access.data_roots import CheckedFolder
 from runtime.durable import OutputFile, name_write_errors
+from runtime.errors import EnvironmentFailure
 
 ROW_GROUP_BYTES: Final = 32 << 20  #: approximate size of a row group
+
+
+class PendingOutput(Protocol):
+    """Bytes of a file that becomes visible at a commit."""
+
+    @property
+    def size(self) -> int: ...
+    def write(self, data: Any) -> int: ...
+
+    def finish(self) -> Mapping[str, Any]:
+        """Makes the file durable and pending. Returns how a committable names and proves it."""
+
+    def discard(self) -> None:
+        """Deletes the file. Does nothing harmful after a failed `finish`."""
+
+
+class HiddenFile(OutputFile):
+    """Implements `PendingOutput` by a file under a hidden name. A caller syncs the folder after `finish`."""
+
+    def __init__(self, folder: CheckedFolder, name: str) -> None:
+        """`name`: without suffix."""
+        self._path = folder.path / f"{name}.inprogress"
+        super().__init__(folder.open_to_write(self._path.name, os.O_EXCL))
+
+    def write(self, data: Any) -> int:
+        with name_write_errors(self._path):
+            return super().write(data)
+
+    def finish(self) -> Mapping[str, Any]:
+        with name_write_errors(self._path):
+            self.persist()
+            self.close()
+        pending = self._path.rename(self._path.with_suffix(".pending"))
+        folder = str(pending.parent.absolute())
+        return {"pending": pending.name, "bytes": self.size, "crc32": self.crc32, "folder": folder}
+
+    def discard(self) -> None:
+        with contextlib.suppress(OSError):  # the file is deleted below in any case
+            self.close()
+        self._path.unlink(missing_ok=True)
 
 
 class ParquetFile:
     """Collects rows up to a row group, then writes them."""
 
     def __init__(
-        self, folder: CheckedFolder, name: str, schema: pa.Schema, number: int, row_group_bytes: int = ROW_GROUP_BYTES
+        self, output: PendingOutput, schema: pa.Schema, number: int, row_group_bytes: int = ROW_GROUP_BYTES
     ) -> None:
-        """`name`: without suffix; `number`: number of the file among the files of its writer."""
+        """`number`: number of the file among the files of its writer."""
         self.number, self.rows = number, 0
         self.schema = schema
-        self.path = folder.path / f"{name}.inprogress"
         self.waiting_bytes = 0
         self._row_group_bytes = row_group_bytes
         self._waiting: list[pa.RecordBatch] = []
-        self._file = OutputFile(folder.open_to_write(self.path.name, os.O_EXCL))
+        self._output = output
         self._parquet: Any = pq.ParquetWriter(
-            self._file, schema, compression="zstd", use_dictionary=dictionary_columns(schema)
+            output, schema, compression="zstd", use_dictionary=dictionary_columns(schema)
         )
 
     @property
     def written_bytes(self) -> int:
         """Size of the row groups written so far; of the whole file once it is finished."""
-        return self._file.size
-
-    @property
-    def crc32(self) -> int:
-        """The checksum of the bytes written so far."""
-        return self._file.crc32
+        return self._output.size
 
     def write(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows
@@ -52,25 +87,20 @@ class ParquetFile:
     def write_group(self) -> None:
         """Writes the collected rows as a row group."""
         if self._waiting:
-            with name_write_errors(self.path):
-                self._parquet.write_table(pa.Table.from_batches(self._waiting), sum(map(len, self._waiting)))
+            self._parquet.write_table(pa.Table.from_batches(self._waiting), sum(map(len, self._waiting)))
         self._waiting, self.waiting_bytes = [], 0
 
-    def finish(self) -> Path:
-        """Closes the file durably under its pending name. The rename is durable once the caller syncs the folder."""
+    def finish(self) -> Mapping[str, Any]:
+        """Completes the file. Returns what `PendingOutput.finish` does."""
         self.write_group()
-        with name_write_errors(self.path):
-            self._parquet.close()
-            self._file.persist()
-            self._file.close()
-        return self.path.rename(self.path.with_suffix(".pending"))
+        self._parquet.close()
+        return self._output.finish()
 
     def discard(self) -> None:
-        """Closes and deletes the file. Does nothing harmful after a failed `finish`."""
-        for part in (self._parquet, self._file):
-            with contextlib.suppress(OSError):  # the file is deleted below in any case
-                part.close()
-        self.path.unlink(missing_ok=True)
+        """Closes and deletes the file."""
+        with contextlib.suppress(OSError, EnvironmentFailure):
+            self._parquet.close()
+        self._output.discard()
 
 
 def dictionary_columns(schema: pa.Schema) -> bool | list[str]:

@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from runtime.access.data_roots import CheckedFolder
+from runtime.connectors.bucket import is_bucket
 from runtime.connectors.names import encode_name
 from runtime.connectors.partitions import check_split, split_by_partition
 from runtime.connectors.sinks.file_committer import FILES_IN_PROGRESS, FileCommitter
@@ -73,6 +74,9 @@ class RowFileSink:
     def check(self) -> None:
         limits = {"roll_after_ms": self.roll_after_ms, "roll_after_idle_ms": self.roll_after_idle_ms}
         check_file_options(self.path, self.partition_by, {"max_bytes": self.max_bytes}, limits)
+        if is_bucket(self.path):
+            detail = "must be a folder: files of rows grow over several checkpoints, and an object of a bucket cannot"
+            raise JobRejected("needs-folder", "path", f"{detail}. weir.ParquetSink writes into a bucket")
         if self.max_bytes is None and not self.roll_on_checkpoint and set(limits.values()) == {None}:
             problem = "without any limit no file is ever rolled, so no row becomes visible before the end of the job"
             raise JobRejected("no-limit", "max_bytes", problem)

@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.connectors.dead_letters import DeadLetters
+from runtime.connectors.bucket import check_place, is_bucket
+from runtime.connectors.dead_letters import DeadLetters, open_dead_letters
 from runtime.connectors.formats import Chunk, Format, Malformed, MalformedFile, ScannedFormat
 from runtime.connectors.formats.base import RowNumbers
 from runtime.connectors.formats.input_file import InputFile, LocalFile
@@ -173,9 +174,9 @@ class DirectorySource:
         return min(self.split_bytes, _ALIGNED_SPLIT_BYTES)
 
     def folders(self) -> Mapping[str, str]:
-        letters = {"dead_letter_path": self.dead_letter_path} if self.dead_letter_path else {}
-        local = local_path(self.path)
-        return letters if local is None else {"path": local, **letters}
+        letters, local = self.dead_letter_path, local_path(self.path)
+        folders = {} if local is None else {"path": local}
+        return folders if not letters or is_bucket(letters) else {**folders, "dead_letter_path": letters}
 
     def list_input(self) -> bytes | None:
         """The files of a bounded source.
@@ -216,8 +217,12 @@ class DirectorySource:
             return
         if not self.dead_letter_path:
             raise JobRejected("missing-folder", "dead_letter_path", "the policy dead_letter needs a folder")
-        if local_path(self.dead_letter_path) != self.dead_letter_path:
-            raise JobRejected("unsupported-scheme", "dead_letter_path", "must be a local folder, not a URL")
+        if is_bucket(self.dead_letter_path):
+            check_place("dead_letter_path", self.dead_letter_path)
+        elif local_path(self.dead_letter_path) != self.dead_letter_path:
+            raise JobRejected("unsupported-scheme", "dead_letter_path", "must be a folder or s3://bucket/prefix")
+        if self.dead_letter_path.rstrip("/") == self.path.rstrip("/"):
+            raise JobRejected("same-folder", "dead_letter_path", "dead letters would be read as input")
         local = local_path(self.path)
         if local is not None and Path(self.dead_letter_path).resolve() == Path(local).resolve():
             raise JobRejected("same-folder", "dead_letter_path", "dead letters would be read as input")
@@ -269,7 +274,7 @@ class DirectoryReader(EventClockReader):
             self._select_columns()
         if self._source.on_malformed == "dead_letter":
             assert self._source.dead_letter_path, "the source was checked"
-            self._letters = DeadLetters(Path(self._source.dead_letter_path), context)
+            self._letters = open_dead_letters(self._source.dead_letter_path, context)
 
     def _select_columns(self) -> None:
         """The types of partition columns are known from the listing on."""

@@ -6,18 +6,16 @@
 distinguishes writers of runs that have the same names and tokens, such as two runs of `run_local`.
 """
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 from runtime.connectors.names import encode_name
-from runtime.connectors.sinks.recorded_file import check_content
+from runtime.connectors.tables.data_folder import DataFolder
 from runtime.core.job.ids import Token
-from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.errors import JobRejected
 from runtime.ports import OperatorContext
 
 OWNER: Final = re.compile(r"(?P<job>[A-Za-z0-9_.]+)-(?P<token>\d+)-(?P<uid>[A-Za-z0-9_.]+)-\d+-[0-9a-f]{8}")
@@ -48,9 +46,18 @@ def new_owner(context: OperatorContext) -> str:
     return f"{name}-{uuid4().hex[:8]}"
 
 
-def files_before(folder: Path, job: str, uid: str, token: Token) -> list[DataFileName]:
+def files_before(folder: DataFolder, job: str, uid: str, token: Token) -> list[DataFileName]:
     """The files in the folder that the sink wrote in attempts before `token`."""
-    matches = (FILE_NAME.fullmatch(path.name) for path in folder.glob("part-*"))
+    return _files_of(folder.names(), job, uid, token)
+
+
+def abort_uploads_before(folder: DataFolder, job: str, uid: str, token: Token) -> None:
+    """Ends the uploads of files in progress of attempts before `token`."""
+    folder.abort_uploads(lambda name: bool(_files_of([name], job, uid, token)))
+
+
+def _files_of(all_names: Iterable[str], job: str, uid: str, token: Token) -> list[DataFileName]:
+    matches = map(FILE_NAME.fullmatch, all_names)
     sink = (encode_part(job), encode_part(uid))
     names = [name for name in matches if name and name.group("job", "uid") == sink and int(name["token"]) < token]
     return [DataFileName(name[0], name["owner"], int(name["number"])) for name in names]
@@ -68,9 +75,7 @@ def check_committable(committable: Any, job: str) -> Mapping[str, Any]:
         expected = (committable["owner"], str(committable["number"]))
         is_valid = owner is not None and owner["job"] == encode_part(job)
         is_valid = is_valid and all(name is not None and name.group("owner", "number") == expected for name in names)
-        is_valid = is_valid and all(
-            {int} == {type(file["bytes"]), type(file["crc32"])} for file in committable["files"]
-        )
+        is_valid = is_valid and all(map(_has_proof, committable["files"]))
     except (KeyError, TypeError):
         is_valid = False
     if not is_valid:
@@ -85,26 +90,9 @@ def own_committables(committables: Sequence[Any]) -> list[Mapping[str, Any]]:
     return [each for each in committables if isinstance(each, Mapping) and {"owner", "number"} <= each.keys()]
 
 
-def modification_time_ms(path: Path, file: Mapping[str, Any]) -> int:
-    """When the file to commit was written. `file`: its part of the committable.
-
-    Raises:
-        EnvironmentFailure: the file is missing, has another size, or is damaged; the error names it.
-    """
-    try:
-        status = path.lstat()
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise EnvironmentFailure(f"{path}: the file to commit is neither pending nor committed") from None
-    except OSError as error:
-        raise EnvironmentFailure(f"{path}: the file to commit cannot be read: {error}") from error
-    try:
-        if status.st_size != file["bytes"]:
-            raise EnvironmentFailure(f"{path}: the file to commit has {status.st_size} bytes, not {file['bytes']}")
-        check_content(path, descriptor, file["bytes"], file["crc32"])
-    finally:
-        os.close(descriptor)
-    return int(status.st_mtime * 1000)
+def _has_proof(file: Mapping[str, Any]) -> bool:
+    """Whether a file has the proof of its content, see `DataFolder`."""
+    return type(file["bytes"]) is int and (type(file.get("crc32")) is int or type(file.get("etag")) is str)
 
 
 def newest_numbers(committables: list[Mapping[str, Any]]) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """Rows appended to a Delta table, exactly once.
 
-Slots write Parquet files into the table's folder. Readers see a file only when the table's log names it. The job master
-adds the files of a checkpoint to the log by a single Delta commit, so a reader sees all rows of a checkpoint or none.
+Slots write Parquet files into the table's folder, which may be a prefix of a bucket. Readers see a file only when the
+table's log names it. The job master adds the files of a checkpoint to the log by a single Delta commit, so a reader
+sees all rows of a checkpoint or none.
 
 The commit also contains a transaction identifier (Delta protocol, action `txn`) for each writer: the number of its last
 committed files. A repeated commit reads the identifiers first and leaves out committed files. The log refuses two
@@ -13,22 +14,21 @@ file is therefore impossible, even by a master that was stopped just before its 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from runtime.access.data_roots import CheckedFolder
+from runtime.connectors.bucket import check_place, is_bucket
 from runtime.connectors.tables.data_files import (
+    abort_uploads_before,
     check_committable,
     files_before,
-    modification_time_ms,
     newest_numbers,
     own_committables,
 )
-from runtime.connectors.tables.delta_table import check_columns, delta_errors, load_table
+from runtime.connectors.tables.data_folder import data_folder_at
+from runtime.connectors.tables.delta_table import check_columns, delta_errors, load_table, storage_options
 from runtime.connectors.tables.delta_writer import DeltaWriter
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.durable import copy_file, make_folder, sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.libraries import import_library
 from runtime.ports import SinkCommitter
@@ -39,12 +39,12 @@ _APPLICATION_PREFIX: Final = "weir-"
 
 @dataclass(frozen=True)
 class DeltaSink:
-    """Appends rows to a Delta table in a local folder. The first commit creates the table if it is missing.
+    """Appends rows to a Delta table. The first commit creates the table if it is missing.
 
     Every column of the stream must be in the table with the same type. Needs the extra `delta`.
 
     Args:
-        path: folder of the table.
+        path: folder of the table, or `s3://bucket/prefix`. A bucket also needs the extra `cloud`.
         partition_by: columns that partition the table: text, integers, booleans or dates. Delta reads empty text in
             such a column as null.
     """
@@ -56,23 +56,21 @@ class DeltaSink:
     partition_by: Sequence[str] = ()
 
     def writer(self) -> DeltaWriter:
-        return DeltaWriter(Path(self.path), self.partition_by)
+        return DeltaWriter(self.path, self.partition_by)
 
     def committer(self) -> "DeltaCommitter":
-        return DeltaCommitter(Path(self.path), self.partition_by)
+        return DeltaCommitter(self.path, self.partition_by)
 
     def check(self) -> None:
         if not self.path:
             raise JobRejected("bad-path", "path", "must name the folder of the table")
-        if "://" in self.path:
-            problem = "is a URL: the Delta sink writes to local folders; mount the storage and name its folder"
-            raise JobRejected("bad-path", "path", problem)
+        check_place("path", self.path)
         if isinstance(self.partition_by, str) or len(set(self.partition_by)) != len(self.partition_by):
             raise JobRejected("bad-partition", "partition_by", "must be a list of distinct columns")
         import_library("deltalake", "delta")
 
     def folders(self) -> Mapping[str, str]:
-        return {"path": self.path}
+        return {} if is_bucket(self.path) else {"path": self.path}
 
 
 class DeltaCommitter(SinkCommitter):
@@ -80,9 +78,9 @@ class DeltaCommitter(SinkCommitter):
 
     commits_in_master = True
 
-    def __init__(self, folder: Path, partition_by: Sequence[str]) -> None:
-        self._folder, self._partition_by = folder, tuple(partition_by)
-        self._checked = CheckedFolder.of("path", folder)
+    def __init__(self, path: str, partition_by: Sequence[str]) -> None:
+        self._files, self._partition_by = data_folder_at("path", path), tuple(partition_by)
+        self._folder = self._files.location
 
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         """Adds the files of all committables that are not in the log yet, by a single Delta commit.
@@ -91,7 +89,7 @@ class DeltaCommitter(SinkCommitter):
             EnvironmentFailure: a file is missing, storage failed, or other writers have won every commit.
             JobRejected: the table has other columns or needs a writer of another kind.
         """
-        self._checked.check()
+        self._files.check()
         pending = [check_committable(committable, permit.job) for committable in committables]
         conflict = import_library("deltalake.exceptions", "delta").CommitFailedError
         for _ in range(MAX_CONFLICTS):
@@ -106,7 +104,7 @@ class DeltaCommitter(SinkCommitter):
                 check_columns(self._folder, table, columns, self._partition_by)
             numbers = newest_numbers(due)
             actions = [self._add_action(file) for each in due for file in each["files"]]
-            sync_path(self._folder)
+            self._files.sync()
             with delta_errors(self._folder):
                 try:
                     self._append(table, actions, numbers, {"weir.checkpoint": str(permit.checkpoint)})
@@ -116,15 +114,16 @@ class DeltaCommitter(SinkCommitter):
         raise EnvironmentFailure(f"{self._folder}: other writers of the Delta table have won {MAX_CONFLICTS} commits")
 
     def missing(self, committables: Sequence[Any]) -> list[str]:
-        paths = [(each, self._folder / file["path"]) for each in committables for file in each["files"]]
-        lost = [(each, path) for each, path in paths if not path.exists()]
+        names = [(each, file["path"]) for each in committables for file in each["files"]]
+        lost = [(each, name) for each, name in names if not self._files.has(name)]
         table = load_table(self._folder) if lost else None
-        return [str(path) for each, path in lost if not self._is_committed(table, each)]
+        return [f"{self._folder}/{name}" for each, name in lost if not self._is_committed(table, each)]
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Removes files that no commit and no manifest names. Files of a writer with pending files in `keep` stay."""
-        self._checked.check()
-        leftovers = files_before(self._folder, job, uid, token)
+        self._files.check()
+        abort_uploads_before(self._files, job, uid, token)
+        leftovers = files_before(self._files, job, uid, token)
         if not leftovers:
             return 0
         table = load_table(self._folder)
@@ -138,8 +137,7 @@ class DeltaCommitter(SinkCommitter):
         if doomed and table is not None:
             with delta_errors(self._folder):
                 self._append(table, [], doomed, {"weir.removed": str(len(names))})
-        for name in names:
-            (self._folder / name).unlink(missing_ok=True)
+        self._files.delete(names)
         return len(names)
 
     # ------------------------------------------------------------ the table
@@ -149,10 +147,11 @@ class DeltaCommitter(SinkCommitter):
         with delta_errors(self._folder) as library:
             try:
                 return library.DeltaTable.create(
-                    str(self._folder.absolute()),
+                    self._folder,
                     library.Schema.from_json(columns),
                     mode="ignore",
                     partition_by=list(self._partition_by),
+                    storage_options=storage_options(self._folder),
                 )
             except import_library("deltalake.exceptions", "delta").DeltaError:
                 if (table := load_table(self._folder)) is None:
@@ -174,7 +173,7 @@ class DeltaCommitter(SinkCommitter):
     # ------------------------------------------------------------ files
 
     def _add_action(self, file: Mapping[str, Any]) -> Any:
-        written_at_ms = modification_time_ms(self._folder / file["path"], file)
+        written_at_ms = self._files.check_file(file)
         return import_library("deltalake.transaction", "delta").AddAction(
             path=file["path"],
             size=file["bytes"],
@@ -190,16 +189,15 @@ class DeltaCommitter(SinkCommitter):
         Files that are pending in the former folder are copied into this folder: the savepoint may be restored again.
         """
         names = [file["path"] for file in committable["files"]]
-        former = DeltaCommitter(Path(committable["folder"]), self._partition_by)
-        if former._folder == self._folder.absolute() or all((self._folder / name).exists() for name in names):
+        former = DeltaCommitter(committable["folder"], self._partition_by)
+        if former._folder == self._folder or all(map(self._files.has, names)):
             return False
-        former._checked.check()
+        former._files.check()
         if former._is_committed(load_table(former._folder), committable):
             return True
-        make_folder(self._folder)
         for name in names:
-            if (former._folder / name).exists():
-                copy_file(former._folder / name, self._folder / name)
+            if former._files.has(name):
+                self._files.take(former._files, name)
         return False
 
     def _is_committed(self, table: Any, committable: Mapping[str, Any]) -> bool:

@@ -1,15 +1,16 @@
-"""Access to a local Delta table by `deltalake`: loading, comparison of columns, and its errors as errors of Weir."""
+"""Access to a Delta table by `deltalake`: loading, comparison of columns, and its errors as errors of Weir."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-from runtime.errors import EnvironmentFailure, JobRejected
+from runtime import s3
+from runtime.connectors.bucket import is_bucket
+from runtime.errors import EnvironmentFailure, JobRejected, TargetAway
 from runtime.libraries import import_library
 
 #: Column metadata and table properties that oblige a writer to compute or check values. This sink does neither.
@@ -20,12 +21,13 @@ _MAX_ERROR_CHARACTERS: Final = 500
 
 
 @contextmanager
-def delta_errors(path: Path) -> Iterator[Any]:
+def delta_errors(path: str) -> Iterator[Any]:
     """Yields the library; turns its errors within the block into errors that name the table.
 
     Raises:
         JobRejected: the library is missing, or it does not support the table.
-        EnvironmentFailure: any other error of the library or the file system.
+        TargetAway: the store of the table does not serve now.
+        EnvironmentFailure: any other error of the library, the file system or the store.
     """
     library = import_library("deltalake", "delta")
     exceptions = import_library("deltalake.exceptions", "delta")
@@ -34,16 +36,34 @@ def delta_errors(path: Path) -> Iterator[Any]:
     except exceptions.DeltaProtocolError as error:
         raise JobRejected("unsupported-table", "path", f"{path}: {_short_text(error)}") from error
     except (exceptions.DeltaError, OSError) as error:
-        raise EnvironmentFailure(f"{path}: the Delta table cannot be used: {_short_text(error)}") from error
+        kind = TargetAway if is_bucket(path) and s3.is_temporary_text(str(error)) else EnvironmentFailure
+        raise kind(f"{path}: the Delta table cannot be used: {_short_text(error)}") from error
 
 
-def load_table(path: Path) -> Any:
+def load_table(path: str) -> Any:
     """The newest version of the table as a `deltalake.DeltaTable`; None if the folder has no table."""
     with delta_errors(path) as library:
         try:
-            return library.DeltaTable(str(path.absolute()))
+            return library.DeltaTable(path, storage_options=storage_options(path))
         except import_library("deltalake.exceptions", "delta").TableNotFoundError:
             return None
+
+
+def storage_options(path: str) -> dict[str, str] | None:
+    """Options of the library for a bucket; endpoint and credentials come from the environment of the host.
+
+    A commit is a conditional PUT, so of two writers of a version one is refused.
+    """
+    if not is_bucket(path):
+        return None
+    return {
+        "allow_http": "true",  # an endpoint `http://` is the choice of the host's administrator
+        "aws_conditional_put": "etag",
+        "connect_timeout": f"{s3.CONNECT_TIMEOUT_S}s",
+        "max_retries": str(s3.RETRIES),
+        "retry_timeout": f"{s3.RETRY_TIMEOUT_S}s",
+        "timeout": f"{s3.READ_TIMEOUT_S}s",
+    }
 
 
 def delta_schema(schema: pa.Schema) -> tuple[str, pa.Schema]:
@@ -65,7 +85,7 @@ def delta_schema(schema: pa.Schema) -> tuple[str, pa.Schema]:
     return library_schema.to_json(), pa.schema(library_schema.to_arrow())
 
 
-def check_columns(path: Path, table: Any, columns: str, partition_by: Sequence[str]) -> None:
+def check_columns(path: str, table: Any, columns: str, partition_by: Sequence[str]) -> None:
     """Raises JobRejected unless rows of `columns`, Delta's JSON, may be appended to the table as they are."""
     metadata = table.metadata()
     if tuple(metadata.partition_columns) != tuple(partition_by):

@@ -1,15 +1,13 @@
 """The writer of a Delta sink: Parquet files in the table's folder, without the partition columns."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from runtime.access.data_roots import CheckedFolder
+from runtime.connectors.tables.data_folder import data_folder_at
 from runtime.connectors.tables.delta_table import check_columns, delta_schema, load_table, required_columns
 from runtime.connectors.tables.table_writer import TableWriter, check_required, split
-from runtime.durable import make_folder
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext
 
@@ -17,10 +15,10 @@ from runtime.ports import OperatorContext
 class DeltaWriter(TableWriter):
     """Writes a file per checkpoint and partition."""
 
-    def __init__(self, folder: Path, partition_by: Sequence[str]) -> None:
+    def __init__(self, path: str, partition_by: Sequence[str]) -> None:
         super().__init__()
-        self._path, self._partition_by = folder, tuple(partition_by)
-        self.folder = CheckedFolder.of("path", folder)
+        self.folder, self._partition_by = data_folder_at("path", path), tuple(partition_by)
+        self._path = self.folder.location
         self._columns = ""  #: columns as Delta's JSON
         self._arrow: pa.Schema | None = None  #: columns as Delta's Arrow types
         self._required: Sequence[str] = ()  #: columns of the table that must not be null
@@ -28,7 +26,7 @@ class DeltaWriter(TableWriter):
     def open(self, context: OperatorContext) -> None:
         super().open(context)
         self.folder.check()
-        make_folder(self._path)
+        self.folder.make()
 
     def adopt(self, schema: pa.Schema) -> None:
         columns, arrow = delta_schema(schema)
@@ -44,7 +42,7 @@ class DeltaWriter(TableWriter):
         self._columns, self._arrow = columns, arrow
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        check_required(str(self._path), batch, self._required)
+        check_required(self._path, batch, self._required)
         try:
             return batch.cast(self._arrow)
         except pa.ArrowInvalid as error:

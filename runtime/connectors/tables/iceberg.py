@@ -15,28 +15,24 @@ of an older attempt can commit nothing, even if it was stopped just before its c
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Final
 from urllib.parse import urlparse
 
-import pyarrow.parquet as pq
-
-from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.tables.data_files import (
     OWNER,
+    abort_uploads_before,
     check_committable,
     files_before,
-    modification_time_ms,
     newest_numbers,
     own_committables,
 )
+from runtime.connectors.tables.data_folder import DataFolder, data_folder_at
 from runtime.connectors.tables.iceberg_catalog import check_catalog, iceberg_errors, load_table, open_catalog
 from runtime.connectors.tables.iceberg_commits import IcebergCommitRecord
 from runtime.connectors.tables.iceberg_table import parse_partition
 from runtime.connectors.tables.iceberg_writer import IcebergWriter, data_folder
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
-from runtime.durable import sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.libraries import import_library
 from runtime.ports import SinkCommitter
@@ -46,14 +42,14 @@ MAX_CONFLICTS: Final = 20  #: commits in a row that other writers of the table m
 
 @dataclass(frozen=True)
 class IcebergSink:
-    """Appends rows to an Iceberg table in a local folder. The first row creates the table if it is missing.
+    """Appends rows to an Iceberg table. The first row creates the table if it is missing.
 
     Every column of the stream must be in the table with the same type. Needs the extra `iceberg`.
 
     Args:
         table: namespace and name, such as `sales.orders`.
         catalog: properties of the catalog as pyiceberg takes them, such as `type`, `uri` and `warehouse`. `uri`,
-            `token` and `credential` may contain `${secret:NAME}`.
+            `token` and `credential` may contain `${secret:NAME}`. `warehouse` is a folder or `s3://bucket/prefix`.
         catalog_name: name of the catalog. A catalog in a database can hold several.
         partition_by: partitions of a new table: columns, or `years(at)`, `months(at)`, `days(at)`, `hours(at)`. Empty:
             those of the existing table.
@@ -139,20 +135,18 @@ class IcebergCommitter(SinkCommitter):
 
     def missing(self, committables: Sequence[Any]) -> list[str]:
         lost = [
-            (each, path)
+            (each, f"{folder.location}/{file['path']}")
             for each in committables
             for file in each["files"]
-            if not (path := Path(each["folder"]) / file["path"]).exists()
+            if not (folder := data_folder_at("catalog", each["folder"])).has(file["path"])
         ]
         if not lost:
             return []
         with open_catalog(*self._address) as catalog:
             table = load_table(catalog, self._name)
         if table is None:
-            return [str(path) for _, path in lost]
-        return [
-            str(path) for each, path in lost if not IcebergCommitRecord.of(table, *_sink_of(each)).is_committed(each)
-        ]
+            return [path for _, path in lost]
+        return [path for each, path in lost if not IcebergCommitRecord.of(table, *_sink_of(each)).is_committed(each)]
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Refuses commits of older attempts from now on, and removes files that no commit and no manifest names."""
@@ -166,6 +160,7 @@ class IcebergCommitter(SinkCommitter):
             return 0
         conflict = import_library("pyiceberg.exceptions", "iceberg").CommitFailedException
         folder = self._folder_of(table)
+        abort_uploads_before(folder, job, uid, token)
         for _ in range(MAX_CONFLICTS):
             record = IcebergCommitRecord.of_sink(table, job, uid)
             leftovers = [
@@ -191,14 +186,13 @@ class IcebergCommitter(SinkCommitter):
             raise EnvironmentFailure(f"{self._name}: other writers of the table have won {MAX_CONFLICTS} commits")
         return self._delete(catalog, folder, [file.name for file in leftovers])
 
-    def _delete(self, catalog: Any, folder: Path, names: Sequence[str]) -> int:
+    def _delete(self, catalog: Any, folder: DataFolder, names: Sequence[str]) -> int:
         """Deletes files, except files that a snapshot names: the record of commits may have been removed by hand."""
         if not names:
             return 0
         with iceberg_errors(self._name):
             unnamed = set(names) - _named_files(load_table(catalog, self._name))
-        for name in unnamed:
-            (folder / name).unlink(missing_ok=True)
+        folder.delete(sorted(unnamed))
         return len(unnamed)
 
     # ------------------------------------------------------------ the table
@@ -215,9 +209,9 @@ class IcebergCommitter(SinkCommitter):
                     append.append_data_file(file)
             transaction.set_properties({record.key: record.text})
 
-    def _folder_of(self, table: Any) -> Path:
+    def _folder_of(self, table: Any) -> DataFolder:
         folder = data_folder(table)
-        CheckedFolder.of("catalog", folder).check()
+        folder.check()
         return folder
 
     def _of_table(self, catalog: Any, table: Any, pending: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -250,7 +244,7 @@ class IcebergCommitter(SinkCommitter):
                     "unsupported-table", "table", f"{problem}: set the former partitioning until they are in"
                 )
         files = [_data_file(table, each, folder, file) for each in due for file in each["files"]]
-        sync_path(folder)
+        folder.sync()
         return files
 
 
@@ -266,11 +260,10 @@ def _named_files(table: Any) -> set[str]:
     }
 
 
-def _data_file(table: Any, committable: Mapping[str, Any], folder: Path, file: Mapping[str, Any]) -> Any:
-    path = folder / file["path"]
-    modification_time_ms(path, file)
+def _data_file(table: Any, committable: Mapping[str, Any], folder: DataFolder, file: Mapping[str, Any]) -> Any:
+    folder.check_file(file)
     manifest = import_library("pyiceberg.manifest", "iceberg")
-    statistics = _statistics(table, table.schemas()[committable["schema"]], path)
+    statistics = _statistics(table, table.schemas()[committable["schema"]], folder, file)
     record = import_library("pyiceberg.typedef", "iceberg").Record
     return manifest.DataFile.from_args(
         content=manifest.DataFileContent.DATA,
@@ -286,16 +279,16 @@ def _data_file(table: Any, committable: Mapping[str, Any], folder: Path, file: M
     )
 
 
-def _statistics(table: Any, schema: Any, path: Path) -> Any:
+def _statistics(table: Any, schema: Any, folder: DataFolder, file: Mapping[str, Any]) -> Any:
     """Counts and bounds of the columns of a file. Without bounds if a time lies outside the years 1 to 9999."""
     library = import_library("pyiceberg.io.pyarrow", "iceberg")
     plan = library.compute_statistics_plan(schema, table.properties)
     compute = partial(
         library.data_file_statistics_from_parquet_metadata,
-        parquet_metadata=pq.read_metadata(path),
+        parquet_metadata=folder.parquet_metadata(file),
         parquet_column_mapping=library.parquet_path_to_id_mapping(schema),
     )
-    with iceberg_errors(str(path)):
+    with iceberg_errors(f"{folder.location}/{file['path']}"):
         try:
             return compute(stats_columns=plan)
         except OverflowError:  # the library computes bounds as values of Python, which has no such time

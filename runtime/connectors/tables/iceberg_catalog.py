@@ -7,10 +7,12 @@ from contextlib import closing, contextmanager
 from typing import Any, Final
 from urllib.parse import urlparse
 
+from runtime import s3
 from runtime.access.data_hosts import hosts_of
 from runtime.access.data_roots import DataRoots
 from runtime.access.redaction import REFERENCE, is_secret
 from runtime.access.secrets import check_hosts, check_references, check_secrets, is_connection, resolve
+from runtime.connectors.bucket import check_place, is_bucket
 from runtime.errors import EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.keepalive import CLIENT_KEEPALIVES
 from runtime.libraries import import_library
@@ -44,6 +46,10 @@ _TYPES: Final = {
 _SERVER_URL: Final = re.compile(r"(?:https?|thrift)://[^\s/\\?#@,$]+(?:/[^\s\\?#@,$]*)?")
 _REFUSED: Final = ("UnauthorizedError", "ForbiddenError", "OAuthError", "AuthorizationExpiredError")
 _AWAY: Final = ("ServiceUnavailableError", "ServerError", "TooManyRequestsError")
+#: of pyarrow: no connection, or an answer that passes
+_STORE_AWAY: Final = re.compile(
+    r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|THROTTLING)|HTTP status 5\d\d"
+)
 #: Beginnings of SQLSTATE: authorization, unknown database, missing right.
 _SQL_REFUSED: Final = ("28", "3D", "42501")
 #: Classes of SQLSTATE: connection, resources, locks, operator intervention. A lost connection has none.
@@ -103,9 +109,12 @@ def _hosts(catalog: Mapping[str, str]) -> tuple[str, ...]:
     kind = _type(uri)
     if catalog.get("type", kind) != kind:
         raise JobRejected("bad-catalog", "catalog.type", f"must be {kind}, by the address of the catalog")
-    place = urlparse(catalog.get("warehouse", ""))
-    if kind != "rest" and (place.scheme not in ("", "file") or place.netloc):
-        detail = "must be a folder: this sink writes to local folders; mount the storage"
+    warehouse = catalog.get("warehouse", "")
+    place = urlparse(warehouse)
+    if is_bucket(warehouse):
+        check_place("catalog.warehouse", warehouse)
+    elif kind != "rest" and (place.scheme not in ("", "file") or place.netloc):
+        detail = "must be a folder or s3://bucket/prefix: mount other storage"
         raise JobRejected("bad-catalog", "catalog.warehouse", detail)
     hosts = {"catalog.uri": _database_hosts(_database(uri)) if kind == "sql" else _server_hosts("catalog.uri", uri)}
     if "oauth2-server-uri" in catalog:
@@ -167,7 +176,7 @@ def open_catalog(name: str, catalog: Mapping[str, str]) -> Iterator[Any]:
     _check_bound(catalog, hosts)
     check_secrets("catalog.uri", catalog["uri"], hosts)
     properties = {key: resolve(f"catalog.{key}", value, hosts) for key, value in catalog.items() if key != "uri"}
-    properties |= {"type": _type(uri), "uri": uri}
+    properties |= {"type": _type(uri), "uri": uri, **_store_properties()}
     if uri.startswith("postgresql"):
         properties["uri"] = _database_address(_database(uri), hosts)
         properties.setdefault("pool_pre_ping", "true")
@@ -181,6 +190,17 @@ def open_catalog(name: str, catalog: Mapping[str, str]) -> Iterator[Any]:
 
     with closing(create_together(f"catalog {name}", load)) as client:
         yield client
+
+
+def _store_properties() -> dict[str, str]:
+    """How pyiceberg reaches buckets: as all parts of Weir, by the environment of the host."""
+    properties = {
+        "s3.endpoint": s3.endpoint(),
+        "s3.region": s3.region(),
+        "s3.connect-timeout": str(s3.CONNECT_TIMEOUT_S),
+        "s3.request-timeout": str(s3.READ_TIMEOUT_S),
+    }
+    return {name: value for name, value in properties.items() if value is not None}
 
 
 def create_together(what: str, create: Callable[[], Any]) -> Any:
@@ -234,7 +254,8 @@ def _failure(error: Exception, what: str) -> WeirError | None:
         return TargetAway(text) if type(error).__name__ in _AWAY else EnvironmentFailure(text)
     if isinstance(error, (exceptions.NotInstalledError, exceptions.NoSuchPropertyException, ModuleNotFoundError)):
         return JobRejected("bad-catalog", "catalog", text)
-    if type(error).__module__.startswith("requests."):
+    is_store_away = isinstance(error, OSError) and _STORE_AWAY.search(str(error))
+    if is_store_away or type(error).__module__.startswith("requests."):
         return TargetAway(text)
     is_of_library = type(error).__module__.startswith(("pyiceberg.", "pydantic"))
     return EnvironmentFailure(text) if is_of_library or isinstance(error, OSError) else None

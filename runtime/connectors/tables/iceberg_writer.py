@@ -1,13 +1,13 @@
 """The writer of an Iceberg sink: Parquet files in the table's data folder, with Iceberg's field ids."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 import pyarrow as pa
 
-from runtime.access.data_roots import CheckedFolder
+from runtime.connectors.bucket import is_bucket
+from runtime.connectors.tables.data_folder import DataFolder, data_folder_at
 from runtime.connectors.tables.iceberg_catalog import create_together, load_table, open_catalog
 from runtime.connectors.tables.iceberg_table import (
     PartitionKey,
@@ -18,7 +18,6 @@ from runtime.connectors.tables.iceberg_table import (
     partition_spec,
 )
 from runtime.connectors.tables.table_writer import TableWriter, check_required, split
-from runtime.durable import make_folder
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext
 
@@ -60,9 +59,9 @@ class IcebergWriter(TableWriter):
         if self._arrow is not None and (arrow != self._arrow or described != self._table):
             problem = "the columns of the stream or the table have changed: restart the job"
             raise JobRejected("schema-mismatch", "table", f"{self._name}: {problem}")
-        self.folder = CheckedFolder.of("catalog", data_folder(table))
+        self.folder = data_folder(table)
         self.folder.check()
-        make_folder(self.folder.path)
+        self.folder.make()
         self._keys = partition_keys(table, arrow)
         self._arrow, self._table = arrow, described
 
@@ -98,15 +97,20 @@ class IcebergWriter(TableWriter):
         return create_together(self._name, create)
 
 
-def data_folder(table: Any) -> Path:
-    """The local folder of the table's data files.
+def data_folder(table: Any) -> DataFolder:
+    """The folder of the table's data files.
 
     Raises:
-        JobRejected: the table lies in an object store.
+        JobRejected: the table lies in a store of another kind.
     """
-    place = urlparse(table.location_provider().data_path)
+    location = table.location_provider().data_path
+    if is_bucket(location):
+        return data_folder_at("catalog", location)
+    place = urlparse(location)
     if place.scheme not in ("", "file") or place.netloc:
         name = ".".join(table.name())
-        problem = f"lies at {place.scheme}://{place.netloc}: this sink writes to local folders; mount the storage"
+        problem = (
+            f"lies at {place.scheme}://{place.netloc}: this sink writes to folders and to s3://; mount the storage"
+        )
         raise JobRejected("unsupported-table", "table", f"{name} {problem}")
-    return Path(place.path)
+    return data_folder_at("catalog", place.path)

@@ -4,25 +4,21 @@ A writer has a file per checkpoint and partition. The table's format decides the
 partitioned (`DeltaWriter`, `IcebergWriter`).
 """
 
-import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, dictionary_columns
 from runtime.connectors.tables.data_files import new_owner
-from runtime.durable import OutputFile, name_write_errors, sync_path
-from runtime.errors import DataRejected
+from runtime.connectors.tables.data_folder import DataFolder
+from runtime.errors import DataRejected, EnvironmentFailure
 from runtime.ports import OperatorContext, SinkWriter
-
-MAX_OPEN_FILES: Final = 100  #: partitions that are written at the same time
 
 
 class TableWriter(SinkWriter):
@@ -31,7 +27,7 @@ class TableWriter(SinkWriter):
     `adopt` sets `folder` before the first file is created.
     """
 
-    folder: CheckedFolder
+    folder: DataFolder
 
     def __init__(self) -> None:
         self._number = 1
@@ -81,13 +77,13 @@ class TableWriter(SinkWriter):
         if not self._written:
             return ()
         self.folder.check()
-        sync_path(self.folder.path)
+        self.folder.sync()
         committable = {
             "owner": self._owner,
             "number": self._number,
             "rows": sum(file["rows"] for file in self._written),
             "bytes": sum(file["bytes"] for file in self._written),
-            "folder": str(self.folder.path.absolute()),
+            "folder": self.folder.location,
             "files": self._written,
             **self.table_json(),
         }
@@ -99,13 +95,14 @@ class TableWriter(SinkWriter):
         """Deletes the files that belong to no checkpoint. Prepared files stay."""
         for file in self._open.values():
             file.abandon()
-        for written in self._written:
-            (self.folder.path / written["path"]).unlink(missing_ok=True)
+        if self._written:
+            with suppress(EnvironmentFailure):  # the clean-up before the next attempt deletes them
+                self.folder.delete([written["path"] for written in self._written])
         self._open, self._written = {}, []
 
     def _file_of(self, values: tuple[Any, ...]) -> "_PartitionFile":
         if values not in self._open:
-            if len(self._open) == MAX_OPEN_FILES:
+            if len(self._open) == self.folder.max_open_files:
                 self._finish_files()
             name = f"part-{self._owner}-{self._number}-{len(self._written) + len(self._open)}.parquet"
             self._open[values] = _PartitionFile(self.folder, name, self.partition_json(values))
@@ -126,13 +123,12 @@ class TableWriter(SinkWriter):
 class _PartitionFile:
     """A Parquet file in progress."""
 
-    def __init__(self, folder: CheckedFolder, name: str, partition: Any) -> None:
-        self._path, self._partition = folder.path / name, partition
+    def __init__(self, folder: DataFolder, name: str, partition: Any) -> None:
+        self._name, self._partition = name, partition
         self._rows = 0
         self._waiting: list[pa.RecordBatch] = []
         self._parquet: Any = None
-        with name_write_errors(self._path):
-            self._file = OutputFile(folder.open_to_write(name, os.O_EXCL))
+        self._file = folder.create(name)
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._waiting.append(rows)
@@ -142,35 +138,24 @@ class _PartitionFile:
         if not self._waiting:
             return
         schema = self._waiting[0].schema
-        with name_write_errors(self._path):
-            if self._parquet is None:
-                self._parquet = pq.ParquetWriter(
-                    self._file, schema, compression="zstd", use_dictionary=dictionary_columns(schema)
-                )
-            self._parquet.write_table(pa.Table.from_batches(self._waiting), sum(map(len, self._waiting)))
+        if self._parquet is None:
+            self._parquet = pq.ParquetWriter(
+                self._file, schema, compression="zstd", use_dictionary=dictionary_columns(schema)
+            )
+        self._parquet.write_table(pa.Table.from_batches(self._waiting), sum(map(len, self._waiting)))
         self._waiting = []
 
     def finish(self) -> dict[str, Any]:
         """Makes the file durable. Returns its part of the committable."""
         self.write_group()
-        with name_write_errors(self._path):
-            self._parquet.close()
-            self._file.persist()
-            self._file.close()
-        return {
-            "path": self._path.name,
-            "bytes": self._file.size,
-            "crc32": self._file.crc32,
-            "rows": self._rows,
-            "partition": self._partition,
-        }
+        self._parquet.close()
+        return {"path": self._name, **self._file.finish(), "rows": self._rows, "partition": self._partition}
 
     def abandon(self) -> None:
-        for part in (self._parquet, self._file):
-            if part is not None:
-                with suppress(OSError):  # the file is deleted below in any case
-                    part.close()
-        self._path.unlink(missing_ok=True)
+        if self._parquet is not None:
+            with suppress(OSError, EnvironmentFailure):  # the file is deleted below in any case
+                self._parquet.close()
+        self._file.abandon()
 
 
 def check_required(table: str, batch: pa.RecordBatch, required: Iterable[str]) -> None:

@@ -84,10 +84,12 @@ def test_a_key_must_be_a_reference(no_roots: None) -> None:
     assert "hunter2" not in str(error.value)
 
 
-def test_dead_letters_are_local(no_roots: None) -> None:
+def test_dead_letters_go_to_a_folder_or_to_s3(no_roots: None) -> None:
     with pytest.raises(JobRejected) as error:
-        lines("s3://b/in", on_malformed="dead_letter", dead_letter_path="s3://b/letters").check()
+        lines("s3://b/in", on_malformed="dead_letter", dead_letter_path="gs://b/letters").check()
     assert error.value.field == "dead_letter_path"
+    with pytest.raises(JobRejected, match="would be read as input"):
+        lines("s3://bucket/in", on_malformed="dead_letter", dead_letter_path="s3://bucket/in/").check()
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.connectors.tables.data_folder import LocalFolder
 from runtime.connectors.tables.delta import DeltaSink
-from runtime.connectors.tables.table_writer import MAX_OPEN_FILES, split
+from runtime.connectors.tables.table_writer import split
 from runtime.core.job.ids import Token
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from tests.connectors.two_phases import commit, prepared, rows, writer
@@ -256,7 +257,7 @@ def test_rows_of_every_partition_are_read_back(
 
 def test_more_partitions_than_open_files_keep_every_row(sink: DeltaSink) -> None:
     of = DeltaSink(sink.path, partition_by=("p",))
-    count = MAX_OPEN_FILES + 20
+    count = LocalFolder.max_open_files + 20
     each = writer(of)
     for _ in range(2):
         each.write(pa.RecordBatch.from_pydict({"n": list(range(count)), "p": list(range(count))}))

@@ -21,6 +21,7 @@ from console.housekeeping.orphans import find_orphans
 from console.jobs.models import Job
 from console.operations.models import Operation
 from console.operations.services import OperationRequestContext, request
+from runtime import s3
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE
 from runtime.core.snapshot.pins import PINS_FOLDER
 from runtime.io import object_store
@@ -66,7 +67,7 @@ def test_a_missing_file_is_named_and_an_outage_is_no_damage(
     savepoint: Checkpoint, bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert storage.load_manifest(savepoint).checkpoint == savepoint.number
-    monkeypatch.setattr(object_store, "_RETRIES", 0)
+    monkeypatch.setattr(s3, "RETRIES", 0)
     faults.rule = lambda method, path: Fault.UNAVAILABLE
     with pytest.raises(Refused, match="Checkpoint storage cannot be read") as away:
         storage.load_manifest(savepoint)
@@ -102,7 +103,7 @@ def test_a_copy_is_a_savepoint_that_is_restored_by_its_place(
 
 def test_a_large_file_is_copied_from_bucket_to_bucket(bucket: str) -> None:
     """The library reads the chunks of an upload, and they are read by the library."""
-    home, target, nbytes = storage.shared_store(), open_store(f"{bucket}-backup"), 3 * object_store.PART_BYTES + 5
+    home, target, nbytes = storage.shared_store(), open_store(f"{bucket}-backup"), 3 * s3.PART_BYTES + 5
     home.put("large", [b"x" * nbytes])
     target.put("large", storage.file_chunks(home, "large", nbytes))
     assert target.size("large") == nbytes

@@ -8,9 +8,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from runtime.access.data_roots import DATA_URLS_VARIABLE
 from tests.apache_kafka import ApacheKafka
 from tests.contracts.sinks.targets import TARGETS, NewTarget, Place, Server, Target
 from tests.kafka_proxy import serial_broker
+from tests.s3 import BUCKET, S3Server, environment_of
+from tests.s3_proxy import faulty_proxy
 from tests.stalls import stalling_proxy
 from tests.webhook_server import running_webhook
 
@@ -34,6 +37,16 @@ def kafka_broker() -> Iterator[Server]:
 def apache_kafka_server(apache_kafka: ApacheKafka) -> Server:
     proxy = apache_kafka.proxy
     return Server(proxy.broker.servers, proxy.stall, proxy)
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server of S3 behind a proxy, with the environment of a host that may use it."""
+    with faulty_proxy(s3_server) as (port, faults):
+        for name, value in environment_of(port).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv(DATA_URLS_VARIABLE, f"s3://{BUCKET}")
+        yield Server(f"http://127.0.0.1:{port}", faults.stall, (s3_server, faults))
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tests.contracts.sinks.targets.buckets import DeltaBucket, IcebergBucket, ParquetBucket
 from tests.contracts.sinks.targets.files import CompactedFolder, JsonLinesFolder, ParquetFolder, PartitionedFolder
 from tests.contracts.sinks.targets.kafka import (
     ApacheKafkaTopic,
@@ -30,6 +31,9 @@ TARGETS: Final[tuple[type[Target], ...]] = (
     JsonLinesFolder,
     DeltaFolder,
     IcebergTable,
+    DeltaBucket,
+    IcebergBucket,
+    ParquetBucket,
     KafkaTopic,
     StagedKafkaTopic,
     ApacheKafkaTopic,

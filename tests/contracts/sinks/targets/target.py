@@ -47,7 +47,7 @@ class Target(ABC):
     is_long: ClassVar[bool] = False  #: its tests belong to the long suite
     repeats: ClassVar[bool] = False  #: rows may stand there twice: the sink is at-least-once
 
-    #: name of an obstruction -> text of the job's log while it lasts, see `obstructed`
+    #: name of an obstruction -> pattern of the job's log while it lasts, see `obstructed`
     obstructions: ClassVar[Mapping[str, str]] = {}
     #: as `obstructions`, for obstructions that end the job; the job goes on when it is started again
     refusals: ClassVar[Mapping[str, str]] = {}

@@ -1,0 +1,304 @@
+"""Parquet files in a bucket of a real S3 server: repeated commits, strangers, zombies, and uploads that are left."""
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import obstore.fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import weir
+from runtime.access.data_roots import DATA_URLS_VARIABLE
+from runtime.connectors.bucket import Bucket
+from runtime.connectors.sinks.bucket_output import BucketCommitLog
+from runtime.core.job.ids import Token
+from runtime.errors import EnvironmentFailure, JobRejected, WeirError, is_outage
+from runtime.s3 import PART_BYTES
+from tests.connectors.two_phases import JOB, commit, prepared, rows, writer
+from tests.s3 import BUCKET, S3Server, environment_of
+from tests.s3_proxy import ONCE_MORE, Answer, Fault, Faults, faulty_proxy
+
+OWNER = ("job~201", "out")
+
+
+@pytest.fixture
+def uri(bucket_uri: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(DATA_URLS_VARIABLE, f"s3://{BUCKET}")
+    return bucket_uri
+
+
+@pytest.fixture
+def sink(uri: str) -> weir.ParquetSink:
+    sink = weir.ParquetSink(uri)
+    sink.check()
+    return sink
+
+
+@pytest.fixture
+def faults(s3_server: S3Server, uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    with faulty_proxy(s3_server) as (port, faults):
+        for name, value in environment_of(port).items():
+            monkeypatch.setenv(name, value)
+        yield faults
+
+
+def numbers(uri: str, column: str = "n") -> list[int]:
+    """A column of the rows that DuckDB sees."""
+    names = [f"{uri}/{name}" for name in stored(uri, "part-")]
+    with duckdb.connect() as connection:
+        connection.register_filesystem(obstore.fsspec.FsspecStore("s3", client_options={"allow_http": True}))
+        found = connection.execute(f"SELECT {column} FROM read_parquet({names})").fetchall() if names else []
+    return sorted(number for (number,) in found)
+
+
+def uploads(uri: str) -> list[str]:
+    return [name for name, _ in Bucket(uri).uploads()]
+
+
+def stored(uri: str, prefix: str) -> list[str]:
+    return Bucket(uri).names(prefix)
+
+
+def test_rows_are_unseen_before_their_commit_and_a_repetition_changes_nothing(sink: weir.ParquetSink) -> None:
+    first = writer(sink)
+    ready = prepared(first, 1, 1, 2)
+    assert numbers(sink.path) == []
+    assert [commit(sink, *ready), commit(sink, *ready)] == [1, 0]
+    assert numbers(sink.path) == [1, 2]
+    assert uploads(sink.path) == stored(sink.path, ".claims/") == []
+    assert commit(sink, *prepared(first, 2, 3), checkpoint=2) == 1
+    assert numbers(sink.path) == [1, 2, 3]
+    assert [epoch.checkpoint for epoch in BucketCommitLog(Bucket(sink.path)).epochs(*OWNER)] == [1, 2]
+
+
+def test_partitions_are_folders_as_of_hive(uri: str) -> None:
+    sink = weir.ParquetSink(uri, partition_by=("day",))
+    first = writer(sink)
+    first.write(pa.RecordBatch.from_pydict({"n": [1, 2, 3], "day": ["a b", "c/d", None]}))
+    commit(sink, *first.prepare(1))
+    folders = {name.rpartition("/")[0] for name in stored(uri, "day=")}
+    assert folders == {"day=a b", "day=c%2Fd", "day=__HIVE_DEFAULT_PARTITION__"}
+
+
+def test_a_large_file_is_uploaded_in_parts_as_rows_arrive(sink: weir.ParquetSink) -> None:
+    rng, count = random.Random(5), PART_BYTES // 4  # random numbers do not compress
+    values = [rng.getrandbits(62) for _ in range(count)]
+    first = writer(sink)
+    for _ in range(2):
+        first.write(rows(*values))
+    assert uploads(sink.path), "the first part is on its way before the barrier"
+    (ready,) = first.prepare(1)
+    assert len(ready["etags"]) > 2
+    commit(sink, ready)
+    content = Bucket(sink.path).read(ready["final"])
+    assert pq.read_table(pa.BufferReader(content))["n"].to_pylist() == 2 * values
+
+
+def test_an_object_that_a_consumer_took_is_not_written_again(sink: weir.ParquetSink) -> None:
+    ready = prepared(writer(sink), 1, 1)
+    commit(sink, *ready)
+    Bucket(sink.path).delete(stored(sink.path, "part-"))
+    assert commit(sink, *ready) == 0
+    assert numbers(sink.path) == []
+
+
+def test_a_foreign_object_is_never_overwritten(sink: weir.ParquetSink) -> None:
+    (ready,) = prepared(writer(sink), 1, 1)
+    foreign = bytes(ready["bytes"])
+    Bucket(sink.path).put(ready["final"], foreign)
+    with pytest.raises(EnvironmentFailure, match=rf"{ready['final']}: a foreign object has the name"):
+        commit(sink, ready)
+    assert Bucket(sink.path).read(ready["final"]) == foreign
+    Bucket(sink.path).delete([ready["final"]])
+    assert commit(sink, ready) == 1, "its upload is still pending"
+    assert numbers(sink.path) == [1]
+
+
+def test_a_name_that_another_upload_has_claimed_is_refused(sink: weir.ParquetSink) -> None:
+    """Two runs of jobs with the same names: each completes in its own time, and only one may."""
+    (ready,), (other,) = prepared(writer(sink), 1, 1), prepared(writer(sink), 1, 2)
+    assert ready["final"] == other["final"]
+    Bucket(sink.path).create(f".claims/{ready['final']}.claim", other["upload"].encode())
+    with pytest.raises(EnvironmentFailure, match=r"has claimed the file.*delete s3://.*/\.claims/part-.*\.claim"):
+        commit(sink, ready)
+    assert commit(sink, other) == 1
+    assert numbers(sink.path) == [2]
+
+
+def test_several_masters_commit_the_same_uploads_once(sink: weir.ParquetSink) -> None:
+    for turn in range(1, 11):
+        ready = prepared(writer(sink, token=turn), turn, turn)
+        gate = threading.Barrier(4)
+
+        def commit_at_once(_: int, ready: list[Any] = ready, gate: Any = gate, turn: int = turn) -> int:
+            gate.wait()
+            return commit(sink, *ready, token=turn, checkpoint=turn)
+
+        with ThreadPoolExecutor(4) as masters:
+            list(masters.map(commit_at_once, range(4)))
+    assert numbers(sink.path) == list(range(1, 11))
+    files = [file.name for epoch in BucketCommitLog(Bucket(sink.path)).epochs(*OWNER) for file in epoch.files]
+    assert len(files) == len(set(files)) == 10
+    assert stored(sink.path, ".claims/") == uploads(sink.path) == []
+
+
+def test_a_clean_up_aborts_the_uploads_of_ended_attempts_of_this_sink_only(sink: weir.ParquetSink) -> None:
+    (kept,) = prepared(writer(sink, token=1), 1, 1)
+    prepared(writer(sink, token=1, index=1), 1, 2)
+    unfinished = writer(sink, token=1, index=2)
+    unfinished.write(rows(3))
+    unfinished.prepare(1)
+    prepared(writer(sink, token=2), 1, 4)
+    prepared(writer(sink, token=1, uid="other"), 1, 5)
+    assert len(uploads(sink.path)) == 5
+    assert sink.committer().clean(JOB, "out", Token(2), [kept]) == 2
+    assert sorted(uploads(sink.path)) == [
+        "part-job~201-1-other-0-0-1.parquet",
+        "part-job~201-1-out-0-0-1.parquet",
+        "part-job~201-2-out-0-0-1.parquet",
+    ]
+    assert commit(sink, kept, token=2) == 1
+    assert numbers(sink.path) == [1]
+
+
+def test_a_zombie_cannot_publish_what_a_newer_attempt_has_given_up(sink: weir.ParquetSink) -> None:
+    (ready,) = prepared(writer(sink, token=1), 1, 1)
+    sink.committer().clean(JOB, "out", Token(2), [])
+    with pytest.raises(EnvironmentFailure, match="with 1 rows, is neither pending nor committed"):
+        commit(sink, ready)
+    assert numbers(sink.path) == []
+    sink.committer().clean(JOB, "out", Token(2), [])
+    assert stored(sink.path, ".claims/") == []
+
+
+def test_a_writer_that_ends_leaves_no_upload_behind(sink: weir.ParquetSink) -> None:
+    ending = writer(sink)
+    ready = prepared(ending, 1, 1)
+    ending.write(rows(2))
+    ending.close()
+    assert len(uploads(sink.path)) == 1, "that of the checkpoint"
+    commit(sink, *ready)
+    assert uploads(sink.path) == []
+
+
+@pytest.mark.parametrize(
+    ("request_of", "fault"),
+    [
+        *itertools.product(["PUT .claims", "POST uploadId=", "PUT .commit-log"], ONCE_MORE),
+        ("POST uploadId=", Fault.FORGOTTEN),
+    ],
+)
+def test_a_commit_whose_request_fails_is_exact(
+    faults: Faults, sink: weir.ParquetSink, request_of: str, fault: Fault
+) -> None:
+    method, part = request_of.split()
+    ready = prepared(writer(sink), 1, 1, 2)
+    left = [fault]
+    faults.rule = lambda each, path: left.pop() if left and each == method and part in path else None
+    commit(sink, *ready)
+    assert not left
+    assert numbers(sink.path) == [1, 2]
+    assert commit(sink, *ready) == 0
+    assert numbers(sink.path) == [1, 2]
+    assert uploads(sink.path) == stored(sink.path, ".claims/") == []
+
+
+def test_a_store_that_is_away_is_an_outage(faults: Faults, sink: weir.ParquetSink) -> None:
+    ready = prepared(writer(sink), 1, 1)
+    faults.rule = lambda method, path: Answer.error(503, "SlowDown")
+    with pytest.raises(EnvironmentFailure, match="cannot be listed: status 503 SlowDown") as failed:
+        commit(sink, *ready)
+    assert is_outage(failed.value)
+    faults.rule = lambda method, path: Answer.error(403, "AccessDenied")
+    with pytest.raises(EnvironmentFailure, match="cannot be listed: status 403 AccessDenied") as failed:
+        commit(sink, *ready)
+    assert not is_outage(failed.value)
+
+
+def test_pending_output_of_another_place_is_refused_and_committed_output_is_left_out(sink: weir.ParquetSink) -> None:
+    pending, elsewhere = prepared(writer(sink), 1, 1), weir.ParquetSink(f"{sink.path}-2")
+    with pytest.raises(JobRejected, match=rf"is pending in {sink.path}, not in {elsewhere.path}: restore it into"):
+        commit(elsewhere, *pending)
+    commit(sink, *pending)
+    assert commit(elsewhere, *pending) == 0
+    assert numbers(elsewhere.path) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"final": "../part-job~201-1-out-0-0-1.parquet"},
+        {"final": "part-job~202-1-out-0-0-1.parquet"},
+        {"etags": []},
+        {"etags": ["x"]},
+        {"upload": 1},
+        {"pending": ".weir", "upload": None},
+    ],
+)
+def test_a_manifest_is_not_trusted(sink: weir.ParquetSink, change: dict[str, Any]) -> None:
+    (ready,) = prepared(writer(sink), 1, 1)
+    with pytest.raises(JobRejected, match="that this sink has not written"):
+        commit(sink, {**ready, **change})
+
+
+REFUSALS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "files of rows": (weir.JsonLinesSink, "path: must be a folder: files of rows grow"),
+    "compaction": (lambda uri: weir.ParquetSink(uri, compact_checkpoints=3), "compact_checkpoints: needs a folder"),
+    "another scheme": (lambda uri: weir.ParquetSink(uri.replace("s3:", "gs:")), "path: is a URL of another form"),
+    "a bucket": (lambda uri: weir.ParquetSink("s3://weir"), "path: is a URL of another form"),
+    "a key": (lambda uri: weir.ParquetSink("s3://a:b@weir/x"), "path: is a URL of another form"),
+    "another place": (lambda uri: weir.ParquetSink("s3://other/x"), "path: s3://other/x is not a URL that jobs may"),
+    "a table elsewhere": (lambda uri: weir.DeltaSink("s3://other/x"), "path: s3://other/x is not a URL that jobs may"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_what_a_bucket_cannot_hold_is_refused_by_name(uri: str, refusal: str) -> None:
+    make, message = REFUSALS[refusal]
+    with pytest.raises(JobRejected, match=message):
+        make(uri).check()
+
+
+@pytest.mark.parametrize("make", [weir.ParquetSink, weir.DeltaSink])
+def test_a_place_that_is_taken_off_the_list_is_not_written(
+    uri: str, make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version was compiled before: each slot and each commit checks the place again."""
+    sink = make(uri)
+    first = writer(sink)
+    ready = prepared(first, 1, 1)
+    monkeypatch.setenv(DATA_URLS_VARIABLE, "s3://other")
+    before = stored(uri, "")
+    for use in (lambda: writer(sink), lambda: prepared(first, 2, 2), lambda: commit(sink, *ready)):
+        with pytest.raises(JobRejected, match="is not a URL that jobs may use"):
+            use()
+    assert [name for name in stored(uri, "") if name not in before and not name.startswith("part-")] == []
+
+
+def test_the_storage_of_checkpoints_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_STORAGE", uri.rpartition("/")[0])
+    with pytest.raises(JobRejected, match="overlaps the storage of checkpoints"):
+        weir.ParquetSink(uri).check()
+
+
+def test_a_job_writes_into_a_bucket(uri: str, tmp_path: Path) -> None:
+    flow = weir.Dataflow("job")
+    flow.source("in", weir.SequenceSource(rows=1_000)).sink("out", weir.ParquetSink(uri))
+    weir.run_local(flow, parallelism=2, storage=str(tmp_path))
+    assert numbers(uri, "id") == list(range(1_000))
+    assert uploads(uri) == []
+
+
+def test_a_missing_bucket_is_named(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DATA_URLS_VARIABLE, "s3://no-such-bucket")
+    flow = weir.Dataflow("job")
+    flow.source("in", weir.SequenceSource(rows=10)).sink("out", weir.ParquetSink("s3://no-such-bucket/x"))
+    with pytest.raises(WeirError, match=r"no-such-bucket.*NoSuchBucket"):
+        weir.run_local(flow, storage=str(tmp_path))

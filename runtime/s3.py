@@ -1,4 +1,4 @@
-"""What clients of S3 share: the form of a URI, the variables of the environment, and which errors pass by themselves.
+"""S3 for all its clients: the form of a URI, the variables of the environment, and which errors pass by themselves.
 
 Endpoint, region and credentials come from the environment of each host or from its instance role, never from a URI.
 """

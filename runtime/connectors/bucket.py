@@ -10,6 +10,7 @@ process. An upload that another process completes is how a file of several parts
 
 import base64
 import hashlib
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +54,7 @@ def check_place(field: str, path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """What a store knows of an object. `etag` changes with its content."""
+    """An object as its store describes it. `etag` changes with its content."""
 
     bytes: int
     etag: str
@@ -264,6 +265,7 @@ def _client(process: int, endpoint: str | None) -> Any:
         request_checksum_calculation="when_required",  # each request has a Content-MD5, which every server knows
         response_checksum_validation="when_required",
     )
+    logging.getLogger("botocore").setLevel(logging.WARNING)  # else the log of each process names its credentials' place
     session = import_library("botocore.session", "cloud").get_session()
     return session.create_client("s3", endpoint_url=endpoint, region_name=s3.region() or "us-east-1", config=config)
 

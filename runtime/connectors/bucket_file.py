@@ -22,7 +22,7 @@ class BucketFile:
         self.size = 0
         self.closed = False
         self.has_md5_etags = True  #: False if the store encrypts by a key of its own
-        self._bucket, self._name = bucket, name
+        self._bucket, self.name = bucket, name
         self._buffer = bytearray()
         self._upload: str | None = None
         self._etags: list[str] = []
@@ -49,12 +49,12 @@ class BucketFile:
     def complete(self) -> str:
         """Makes the object visible, in place of one of this name. Returns its ETag."""
         if self._upload is None:
-            return self._bucket.put(self._name, bytes(self._buffer))
+            return self._bucket.put(self.name, bytes(self._buffer))
         upload, etags = self.finish_upload()
         try:
-            return self._bucket.complete(self._name, upload, etags, replaces=True)
+            return self._bucket.complete(self.name, upload, etags, replaces=True)
         except UploadGone:  # perhaps completed here, and the reply was lost
-            stored = self._bucket.find(self._name)
+            stored = self._bucket.find(self.name)
             if stored is None or stored.bytes != self.size:
                 raise
             return stored.etag
@@ -72,13 +72,13 @@ class BucketFile:
         self.close()
         if self._upload is not None:
             with contextlib.suppress(EnvironmentFailure):  # the clean-up before the next attempt aborts it
-                self._bucket.abort(self._name, self._upload)
+                self._bucket.abort(self.name, self._upload)
 
     def _send(self, data: bytes) -> None:
         if self._upload is None:
-            self._upload = self._bucket.begin_upload(self._name)
+            self._upload = self._bucket.begin_upload(self.name)
         md5 = hashlib.md5(data, usedforsecurity=False)
-        etag = self._bucket.put_part(self._name, self._upload, len(self._etags) + 1, data, md5.digest())
+        etag = self._bucket.put_part(self.name, self._upload, len(self._etags) + 1, data, md5.digest())
         self.has_md5_etags = self.has_md5_etags and etag == md5.hexdigest()
         self._etags.append(etag)
 

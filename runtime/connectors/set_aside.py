@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
+from runtime.connectors.bucket import is_bucket
 from runtime.connectors.formats import JsonLinesFormat
 from runtime.connectors.sinks.json_lines import JsonLinesSink
 from runtime.connectors.sources.directory import DirectorySource
+from runtime.errors import JobRejected
 from runtime.operators.functions.set_aside import DEAD_LETTER
 
 
@@ -39,6 +41,11 @@ class DeadLetterSink(JsonLinesSink):
     @property
     def dead_letter_folder(self) -> str:
         return self.path
+
+    def check(self) -> None:
+        if is_bucket(self.path):
+            raise JobRejected("needs-folder", "path", "must be a folder: the console reads dead letters from folders")
+        super().check()
 
 
 def dead_letters(path: str, filter: pc.Expression | None = None) -> DirectorySource:

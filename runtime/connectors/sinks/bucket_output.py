@@ -36,12 +36,12 @@ _CLAIM_SUFFIX: Final = ".claim"
 
 
 class BucketPlace:
-    """Implements `OutputPlace` (`sinks.parquet`)."""
+    """Implements `OutputPlace` (`sinks.parquet`). `suffix`: of the names of files."""
 
     max_open_files = MAX_OPEN_UPLOADS
 
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
+    def __init__(self, bucket: Bucket, suffix: str = "parquet") -> None:
+        self._bucket, self._suffix = bucket, suffix
 
     def check(self) -> None:
         self._bucket.check()
@@ -53,7 +53,7 @@ class BucketPlace:
         return UploadedFile(self._bucket, self.final_name(folder, owner, 0, number))
 
     def final_name(self, folder: str, owner: str, checkpoint: int, number: int) -> str:
-        return f"{folder}/part-{owner}-0-{number}.parquet".lstrip("/")
+        return f"{folder}/part-{owner}-0-{number}.{self._suffix}".lstrip("/")
 
     def sync(self) -> None:
         """A part is durable when its request is answered."""
@@ -76,7 +76,7 @@ class UploadedFile(BucketFile):
             raise JobRejected("unsupported-store", "path", detail)
         self.close()
         return {
-            "key": self._name,
+            "key": self.name,
             "upload": upload,
             "etags": etags,
             "bytes": self.size,

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -50,52 +51,32 @@ class GrowingFile(RecordedFile, frozen=True, kw_only=True):
     written_ms: int
 
 
-class RowFile:
+class RowOutput(Protocol):
+    @property
+    def size(self) -> int: ...
+    def write(self, data: bytes, /) -> int: ...
+
+
+class RowFile(ABC):
     """A file in progress. Rows wait in memory until they are encoded together."""
 
-    def __init__(
-        self,
-        folder: CheckedFolder,
-        name: str,
-        number: int,
-        partition: str,
-        suffix: str,
-        now_ms: int,
-        recorded: GrowingFile | None = None,
-    ) -> None:
-        """`recorded`: the file that this file continues. Its content is copied by `copy_from`."""
+    def __init__(self, output: RowOutput, name: str, number: int, partition: str, suffix: str, now_ms: int) -> None:
+        """`name`: distinguishes the file from all others."""
         self.number, self.partition, self.suffix = number, partition, suffix
-        self.path = folder.path / name
         self.rows, self.layout, self.origin = 0, "", name
-        self.copied: Contents = {} if recorded is None else recorded.contents
         self.begun_ms = self.written_ms = now_ms
-        if recorded is not None:
-            self.rows, self.layout, self.origin = recorded.rows, recorded.layout, recorded.origin
-            self.begun_ms, self.written_ms = recorded.begun_ms, recorded.written_ms
-        self.marker = hashlib.md5(self.origin.encode(), usedforsecurity=False).digest()
-        self.is_recorded = False  #: whether a checkpoint may name the file
         self.encoder: RowEncoder | None = None  #: of the waiting rows
         self.waiting_bytes = 0
+        self._output = output
         self._waiting: list[pa.RecordBatch] = []
-        self._is_durable = False
-        self._file = OutputFile(folder.open_to_write(name, os.O_EXCL))
 
     @property
     def size(self) -> int:
-        return self._file.size
+        return self._output.size
 
     @property
-    def crc32(self) -> int:
-        return self._file.crc32
-
-    def copy_from(self, source: int, recorded: GrowingFile) -> None:
-        """Copies the recorded part of an open file.
-
-        The recorded file is not truncated and continued, because a process of an older attempt may still append to it,
-        and another checkpoint may have recorded it with another length.
-        """
-        with name_write_errors(self.path):
-            self._file.copy_head(source, recorded.bytes, recorded.crc32)
+    def marker(self) -> bytes:
+        return hashlib.md5(self.origin.encode(), usedforsecurity=False).digest()
 
     def begin(self, encoder: RowEncoder) -> None:
         """Writes the header."""
@@ -115,9 +96,54 @@ class RowFile:
         return rows
 
     def append(self, data: bytes, rows: int) -> None:
-        with name_write_errors(self.path):
-            self._file.write(data)
+        self._output.write(data)
         self.rows += rows
+
+    @abstractmethod
+    def finish(self) -> dict[str, Any]:
+        """Makes the file durable and pending. Returns its committable without the number of rows and visible name."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Closes the file and deletes it, unless a checkpoint may name it."""
+
+
+class HiddenRowFile(RowFile):
+    """A file under a hidden name, which a checkpoint records while it grows."""
+
+    def __init__(
+        self,
+        folder: CheckedFolder,
+        name: str,
+        number: int,
+        partition: str,
+        suffix: str,
+        now_ms: int,
+        recorded: GrowingFile | None = None,
+    ) -> None:
+        """`recorded`: the file that this file continues. Its content is copied by `copy_from`."""
+        self._file = OutputFile(folder.open_to_write(name, os.O_EXCL))
+        super().__init__(self._file, name, number, partition, suffix, now_ms)
+        self.path = folder.path / name
+        self.copied: Contents = {} if recorded is None else recorded.contents
+        if recorded is not None:
+            self.rows, self.layout, self.origin = recorded.rows, recorded.layout, recorded.origin
+            self.begun_ms, self.written_ms = recorded.begun_ms, recorded.written_ms
+        self.is_recorded = False  #: whether a checkpoint may name the file
+        self._is_durable = False
+
+    def copy_from(self, source: int, recorded: GrowingFile) -> None:
+        """Copies the recorded part of an open file.
+
+        The recorded file is not truncated and continued, because a process of an older attempt may still append to it,
+        and another checkpoint may have recorded it with another length.
+        """
+        with name_write_errors(self.path):
+            self._file.copy_head(source, recorded.bytes, recorded.crc32)
+
+    def append(self, data: bytes, rows: int) -> None:
+        with name_write_errors(self.path):
+            super().append(data, rows)
         self._is_durable = False
 
     def persist(self) -> None:
@@ -136,7 +162,7 @@ class RowFile:
             partition=self.partition,
             suffix=self.suffix,
             bytes=self.size,
-            crc32=self.crc32,
+            crc32=self._file.crc32,
             rows=self.rows,
             layout=self.layout,
             origin=self.origin,
@@ -145,18 +171,21 @@ class RowFile:
             written_ms=self.written_ms,
         )
 
-    @property
-    def parts(self) -> list[Contents]:
-        """The contents, if other attempts may have copied a part of them; else empty."""
-        shared = self.is_recorded or self.copied
-        return [contents_of(self.path.name, self.size, self.copied)] if shared else []
-
-    def close(self) -> None:
+    def finish(self) -> dict[str, Any]:
+        self.persist()
         with name_write_errors(self.path):
             self._file.close()
+        committable: dict[str, Any] = {
+            "pending": self.path.name,
+            "bytes": self.size,
+            "crc32": self._file.crc32,
+            "folder": str(self.path.parent.absolute()),
+        }
+        if self.is_recorded or self.copied:  # other attempts may have copied a part of it
+            committable["parts"] = [contents_of(self.path.name, self.size, self.copied)]
+        return committable
 
     def discard(self) -> None:
-        """Closes the file and deletes it, unless a checkpoint may name it."""
         with contextlib.suppress(OSError):  # a full disk; rows behind the recorded length are not needed
             self._file.close()
         if not self.is_recorded:

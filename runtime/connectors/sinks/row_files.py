@@ -23,17 +23,17 @@ import msgspec
 import pyarrow as pa
 
 from runtime.access.data_roots import CheckedFolder
-from runtime.connectors.bucket import is_bucket
+from runtime.connectors.bucket import Bucket, is_bucket
 from runtime.connectors.names import encode_name
 from runtime.connectors.partitions import check_split, split_by_partition
+from runtime.connectors.sinks.bucket_output import BucketCommitter, BucketPlace, UploadedFile
 from runtime.connectors.sinks.file_committer import FILES_IN_PROGRESS, FileCommitter
 from runtime.connectors.sinks.file_options import check_file_options
-from runtime.connectors.sinks.row_file import GrowingFile, RowEncoder, RowFile, digest
+from runtime.connectors.sinks.row_file import GrowingFile, HiddenRowFile, RowEncoder, RowFile, digest
 from runtime.durable import make_folder, sync_path
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext, SinkWriter
 
-MAX_OPEN_FILES: Final = 100  #: of a writer; the least recently written file is rolled when another is needed
 ENCODED_BYTES: Final = 256 << 10  #: rows that are encoded together, by their size in memory
 
 
@@ -66,17 +66,17 @@ class RowFileSink:
         """The encoder of rows of `schema`. Raises DataRejected, which names the column, if the format lacks a type."""
 
     def writer(self) -> "RowFileWriter":
-        return RowFileWriter(self)
+        return BucketRowWriter(self) if is_bucket(self.path) else FolderRowWriter(self)
 
-    def committer(self) -> FileCommitter:
-        return FileCommitter(Path(self.path))
+    def committer(self) -> FileCommitter | BucketCommitter:
+        return BucketCommitter(Bucket(self.path)) if is_bucket(self.path) else FileCommitter(Path(self.path))
 
     def check(self) -> None:
         limits = {"roll_after_ms": self.roll_after_ms, "roll_after_idle_ms": self.roll_after_idle_ms}
         check_file_options(self.path, self.partition_by, {"max_bytes": self.max_bytes}, limits)
-        if is_bucket(self.path):
-            detail = "must be a folder: files of rows grow over several checkpoints, and an object of a bucket cannot"
-            raise JobRejected("needs-folder", "path", f"{detail}. weir.ParquetSink writes into a bucket")
+        if is_bucket(self.path) and not self.roll_on_checkpoint:
+            detail = "must be True in a bucket: an object cannot grow over several checkpoints"
+            raise JobRejected("needs-folder", "roll_on_checkpoint", detail)
         if self.max_bytes is None and not self.roll_on_checkpoint and set(limits.values()) == {None}:
             problem = "without any limit no file is ever rolled, so no row becomes visible before the end of the job"
             raise JobRejected("no-limit", "max_bytes", problem)
@@ -90,30 +90,38 @@ class RowFileSink:
             raise JobRejected("bad-column", "columns", str(error)) from error
 
     def folders(self) -> Mapping[str, str]:
-        return {"path": self.path}
+        return {} if is_bucket(self.path) else {"path": self.path}
 
 
 class RowFileWriter(SinkWriter):
     """Appends rows to a file per partition."""
 
+    max_open_files: int
+
     def __init__(self, sink: RowFileSink) -> None:
-        self._sink, self._folder = sink, Path(sink.path)
-        self._checked = CheckedFolder.of("path", self._folder)
+        self._sink = sink
         self._files: dict[str, RowFile] = {}  #: by partition, the least recently written first
         self._begun = self._rolled = 0  #: number of files
         self._encoder: tuple[pa.Schema, RowEncoder] | None = None  #: of the last schema
         #: rolled files that belong to no checkpoint yet: number and committable without its visible name
         self._pending: list[tuple[RowFile, int, dict[str, Any]]] = []
-        self._has_new_names = False  #: whether the folder must be synced
 
     def open(self, context: OperatorContext) -> None:
         self._owner = f"{encode_name(context.job)}-{context.token}-{encode_name(context.uid)}-{context.index}"
         self._now_ms = context.now_ms
-        self._checked.check()
-        make_folder(self._folder)
         self._state = context.state.list_state(FILES_IN_PROGRESS)
-        for entry in self._state.get():
-            self._resume(GrowingFile.of_state(entry))
+
+    @abstractmethod
+    def _begin(self, partition: str) -> RowFile:
+        """Begins a file of a partition."""
+
+    @abstractmethod
+    def _persist(self) -> None:
+        """Makes the files in progress durable and records them, after the others have been rolled."""
+
+    @abstractmethod
+    def _final_name(self, file: RowFile, checkpoint: int, number: int) -> str:
+        """The visible name of a file. `number`: among the finished files of the writer."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
@@ -125,15 +133,9 @@ class RowFileWriter(SinkWriter):
             self._write_to(partition, rows)
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
-        self._checked.check()
         for partition in list(self._files):
             self._roll(partition) if self._sink.roll_on_checkpoint else self._append_waiting(partition)
-        for file in self._files.values():
-            file.persist()
-        if self._has_new_names:
-            sync_path(self._folder)
-            self._has_new_names = False
-        self._state.replace(msgspec.to_builtins(file.record()) for file in self._files.values())
+        self._persist()
         prepared = tuple(
             committable | {"final": self._final_name(file, checkpoint, number)}
             for file, number, committable in self._pending
@@ -202,7 +204,7 @@ class RowFileWriter(SinkWriter):
                 self._roll(partition)
         file = self._files.pop(partition, None)
         if file is None:
-            if len(self._files) >= MAX_OPEN_FILES:
+            if len(self._files) >= self.max_open_files:
                 self._roll(next(iter(self._files)))
             file = self._begin(partition)
             file.begin(encoder)
@@ -210,36 +212,15 @@ class RowFileWriter(SinkWriter):
         self._files[partition] = file
         return file
 
-    def _begin(self, partition: str, recorded: GrowingFile | None = None) -> RowFile:
-        self._begun += 1
-        self._has_new_names = True
-        name = f".weir-{self._owner}-{self._begun}.inprogress"
-        suffix = self._sink.suffix if recorded is None else recorded.suffix
-        return RowFile(self._checked, name, self._begun, partition, suffix, self._now_ms(), recorded)
-
     def _roll(self, partition: str) -> None:
         """Finishes the file of a partition, which then belongs to the next checkpoint."""
         self._append_waiting(partition)
         self._finish_file(self._files.pop(partition))
 
     def _finish_file(self, file: RowFile) -> None:
-        file.persist()
-        file.close()
+        committable = {**file.finish(), "rows": file.rows}
         self._rolled += 1
-        committable = {
-            "pending": file.path.name,
-            "rows": file.rows,
-            "bytes": file.size,
-            "crc32": file.crc32,
-            "folder": str(self._folder.absolute()),
-        }
-        if file.parts:
-            committable["parts"] = file.parts
         self._pending.append((file, self._rolled, committable))
-
-    def _final_name(self, file: RowFile, checkpoint: int, number: int) -> str:
-        name = f"part-{self._owner}-{checkpoint}-{number}~{file.number}.{file.suffix}"
-        return str(PurePath(file.partition, name))
 
     def _limits_of(self, file: RowFile) -> Iterator[int]:
         """The times (ms) at which the file is rolled by age or idleness."""
@@ -248,7 +229,48 @@ class RowFileWriter(SinkWriter):
         if self._sink.roll_after_idle_ms is not None:
             yield file.written_ms + self._sink.roll_after_idle_ms
 
-    # ------------------------------------------------------------ restore
+
+class FolderRowWriter(RowFileWriter):
+    """Writes hidden files, which grow over checkpoints and are resumed at a restore."""
+
+    max_open_files = 100
+
+    def __init__(self, sink: RowFileSink) -> None:
+        super().__init__(sink)
+        self._folder = Path(sink.path)
+        self._checked = CheckedFolder.of("path", self._folder)
+        self._has_new_names = False  #: whether the folder must be synced
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._checked.check()
+        make_folder(self._folder)
+        for entry in self._state.get():
+            self._resume(GrowingFile.of_state(entry))
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        self._checked.check()
+        return super().prepare(checkpoint)
+
+    def _persist(self) -> None:
+        growing = [file for file in self._files.values() if isinstance(file, HiddenRowFile)]
+        for file in growing:
+            file.persist()
+        if self._has_new_names:
+            sync_path(self._folder)
+            self._has_new_names = False
+        self._state.replace(msgspec.to_builtins(file.record()) for file in growing)
+
+    def _begin(self, partition: str, recorded: GrowingFile | None = None) -> HiddenRowFile:
+        self._begun += 1
+        self._has_new_names = True
+        name = f".weir-{self._owner}-{self._begun}.inprogress"
+        suffix = self._sink.suffix if recorded is None else recorded.suffix
+        return HiddenRowFile(self._checked, name, self._begun, partition, suffix, self._now_ms(), recorded)
+
+    def _final_name(self, file: RowFile, checkpoint: int, number: int) -> str:
+        name = f"part-{self._owner}-{checkpoint}-{number}~{file.number}.{file.suffix}"
+        return str(PurePath(file.partition, name))
 
     def _resume(self, recorded: GrowingFile) -> None:
         """Continues a recorded file in a file of this attempt, or rolls it if this writer cannot continue it.
@@ -261,7 +283,55 @@ class RowFileWriter(SinkWriter):
                 return
             file = self._begin(recorded.partition, recorded)
             file.copy_from(location[1], recorded)
-        if file.partition in self._files or file.suffix != self._sink.suffix or len(self._files) >= MAX_OPEN_FILES:
+        is_full = len(self._files) >= self.max_open_files
+        if file.partition in self._files or file.suffix != self._sink.suffix or is_full:
             self._finish_file(file)
         else:
             self._files[file.partition] = file
+
+
+class BucketRowWriter(RowFileWriter):
+    """Writes uploads, which each checkpoint ends."""
+
+    max_open_files = BucketPlace.max_open_files
+
+    def __init__(self, sink: RowFileSink) -> None:
+        super().__init__(sink)
+        self._place = BucketPlace(Bucket(sink.path), sink.suffix)
+
+    def open(self, context: OperatorContext) -> None:
+        super().open(context)
+        self._place.check()
+        for entry in self._state.get():
+            recorded = GrowingFile.of_state(entry)
+            detail = f"a file of the checkpoint is in progress in {recorded.folder}, which a bucket cannot continue"
+            raise JobRejected("other-folder", "path", f"{detail}: restore it into that folder, and drain the job first")
+
+    def prepare(self, checkpoint: int) -> tuple[Any, ...]:
+        self._place.check()
+        return super().prepare(checkpoint)
+
+    def _persist(self) -> None:
+        """No file is in progress behind a barrier."""
+
+    def _begin(self, partition: str) -> RowFile:
+        self._begun += 1
+        output = self._place.begin(partition, self._owner, self._begun)
+        return UploadedRowFile(output, self._begun, partition, self._sink.suffix, self._now_ms())
+
+    def _final_name(self, file: RowFile, checkpoint: int, number: int) -> str:
+        return self._place.final_name(file.partition, self._owner, checkpoint, file.number)
+
+
+class UploadedRowFile(RowFile):
+    """A file that is uploaded in parts. A checkpoint names it once it is finished."""
+
+    def __init__(self, upload: UploadedFile, number: int, partition: str, suffix: str, now_ms: int) -> None:
+        super().__init__(upload, upload.name, number, partition, suffix, now_ms)
+        self._upload = upload
+
+    def finish(self) -> dict[str, Any]:
+        return dict(self._upload.finish())
+
+    def discard(self) -> None:
+        self._upload.discard()

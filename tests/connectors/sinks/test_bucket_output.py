@@ -21,6 +21,7 @@ from runtime.connectors.sinks.bucket_output import BucketCommitLog
 from runtime.core.job.ids import Token
 from runtime.errors import EnvironmentFailure, JobRejected, WeirError, is_outage
 from runtime.s3 import PART_BYTES
+from tests.connectors.sinks.test_row_files import opened
 from tests.connectors.two_phases import JOB, commit, prepared, rows, writer
 from tests.s3 import BUCKET, S3Server, environment_of
 from tests.s3_proxy import ONCE_MORE, Answer, Fault, Faults, faulty_proxy
@@ -85,6 +86,30 @@ def test_partitions_are_folders_as_of_hive(uri: str) -> None:
     commit(sink, *first.prepare(1))
     folders = {name.rpartition("/")[0] for name in stored(uri, "day=")}
     assert folders == {"day=a b", "day=c%2Fd", "day=__HIVE_DEFAULT_PARTITION__"}
+
+
+def test_files_of_rows_end_at_each_checkpoint(uri: str) -> None:
+    for make in (weir.JsonLinesSink, weir.CsvSink, weir.AvroSink):
+        sink = make(f"{uri}/{make.__name__}", roll_on_checkpoint=True)
+        sink.check()
+        first = writer(sink)
+        ready = prepared(first, 1, 1, 2)
+        assert stored(sink.path, "part-") == []
+        commit(sink, *ready)
+        commit(sink, *prepared(first, 2, 3), checkpoint=2)
+        assert stored(sink.path, "part-") == [f"part-job~201-1-out-0-0-{number}.{sink.suffix}" for number in (1, 2)]
+        assert uploads(sink.path) == []
+    assert Bucket(f"{uri}/JsonLinesSink").read("part-job~201-1-out-0-0-1.jsonl") == b'{"n":1}\n{"n":2}\n'
+    assert Bucket(f"{uri}/CsvSink").read("part-job~201-1-out-0-0-2.csv") == b'"n"\n3\n'
+
+
+def test_a_file_in_progress_of_a_folder_is_not_continued_in_a_bucket(uri: str, tmp_path: Path) -> None:
+    """A savepoint of a job that wrote into a folder, restored with a bucket in its place."""
+    growing = opened(weir.JsonLinesSink(str(tmp_path)))
+    growing.write(rows(1))
+    _, entries = growing.snapshot(1)
+    with pytest.raises(JobRejected, match=rf"is in progress in {tmp_path}, which a bucket cannot continue"):
+        opened(weir.JsonLinesSink(uri, roll_on_checkpoint=True), entries, token=2)
 
 
 def test_a_large_file_is_uploaded_in_parts_as_rows_arrive(sink: weir.ParquetSink) -> None:
@@ -249,7 +274,8 @@ def test_a_manifest_is_not_trusted(sink: weir.ParquetSink, change: dict[str, Any
 
 
 REFUSALS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "files of rows": (weir.JsonLinesSink, "path: must be a folder: files of rows grow"),
+    "files that grow": (weir.JsonLinesSink, "roll_on_checkpoint: must be True in a bucket"),
+    "dead letters of functions": (lambda uri: weir.SetAside(uri).sink(), "path: must be a folder: the console reads"),
     "compaction": (lambda uri: weir.ParquetSink(uri, compact_checkpoints=3), "compact_checkpoints: needs a folder"),
     "another scheme": (lambda uri: weir.ParquetSink(uri.replace("s3:", "gs:")), "path: is a URL of another form"),
     "a bucket": (lambda uri: weir.ParquetSink("s3://weir"), "path: is a URL of another form"),

@@ -462,7 +462,7 @@ def test_a_checkpoint_rolls_all_files_if_wanted(tmp_path: Path) -> None:
 
 
 def test_open_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_files, "MAX_OPEN_FILES", 3)
+    monkeypatch.setattr(row_files.FolderRowWriter, "max_open_files", 3)
     sink = JsonLinesSink(str(tmp_path), partition_by=("day",), **NO_LIMITS)
     subtask = opened(sink)
     for number in range(40):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tests.contracts.sinks.targets.buckets import DeltaBucket, IcebergBucket, ParquetBucket
+from tests.contracts.sinks.targets.buckets import DeltaBucket, IcebergBucket, JsonLinesBucket, ParquetBucket
 from tests.contracts.sinks.targets.files import CompactedFolder, JsonLinesFolder, ParquetFolder, PartitionedFolder
 from tests.contracts.sinks.targets.kafka import (
     ApacheKafkaTopic,
@@ -34,6 +34,7 @@ TARGETS: Final[tuple[type[Target], ...]] = (
     DeltaBucket,
     IcebergBucket,
     ParquetBucket,
+    JsonLinesBucket,
     KafkaTopic,
     StagedKafkaTopic,
     ApacheKafkaTopic,

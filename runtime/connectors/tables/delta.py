@@ -99,7 +99,8 @@ class DeltaCommitter(SinkCommitter):
             if not due:
                 return 0
             if table is None:
-                table = self._create(due[0]["columns"])
+                self._create(due[0]["columns"])
+                continue  # another master may have created it, and committed the same files
             for columns in {each["columns"] for each in due}:
                 check_columns(self._folder, table, columns, self._partition_by)
             numbers = newest_numbers(due)
@@ -142,11 +143,11 @@ class DeltaCommitter(SinkCommitter):
 
     # ------------------------------------------------------------ the table
 
-    def _create(self, columns: str) -> Any:
-        """The empty table, perhaps created by another writer in between."""
+    def _create(self, columns: str) -> None:
+        """Creates the empty table, unless another writer does so in between."""
         with delta_errors(self._folder) as library:
             try:
-                return library.DeltaTable.create(
+                library.DeltaTable.create(
                     self._folder,
                     library.Schema.from_json(columns),
                     mode="ignore",
@@ -154,9 +155,8 @@ class DeltaCommitter(SinkCommitter):
                     storage_options=storage_options(self._folder),
                 )
             except import_library("deltalake.exceptions", "delta").DeltaError:
-                if (table := load_table(self._folder)) is None:
+                if load_table(self._folder) is None:
                     raise
-                return table
 
     def _append(self, table: Any, actions: list[Any], numbers: Mapping[str, int], notes: Mapping[str, str]) -> None:
         """Commits on top of the version of `table`, unless another commit has changed one of the identifiers since."""

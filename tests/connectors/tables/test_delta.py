@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -369,3 +370,13 @@ def test_a_committable_that_this_sink_has_not_written_is_refused(sink: DeltaSink
 def test_bad_settings_are_refused(path: str, partition_by: Any) -> None:
     with pytest.raises(JobRejected):
         DeltaSink(path, partition_by).check()
+
+
+def test_masters_that_create_the_table_at_the_same_time_commit_once(tmp_path: Path) -> None:
+    """A master that finds the table created reads which files were committed with it."""
+    for number in range(20):
+        sink = DeltaSink(str(tmp_path / str(number)))
+        ready = prepared(writer(sink), 1, number)
+        with ThreadPoolExecutor(4) as masters:
+            counts = list(masters.map(lambda _, sink=sink, ready=ready: commit(sink, *ready), range(4)))
+        assert sorted(counts) == [0, 0, 0, 1]

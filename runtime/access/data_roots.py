@@ -125,6 +125,12 @@ def check_url(field: str, url: str, environment: Mapping[str, str]) -> None:
     raise JobRejected("path-not-allowed", field, detail)
 
 
+def is_same_url(url: str, other: str) -> bool:
+    """Whether two URLs name the same place, by whatever credentials and parameters."""
+    (place, steps), (other_place, other_steps) = _url_parts(url), _url_parts(other)
+    return (place[:-1], steps) == (other_place[:-1], other_steps)
+
+
 def _is_same_bucket_place(url: str, storage: str) -> bool:
     """Whether a URL of a bucket overlaps `storage`, by whatever endpoint, user or driver (`s3a://`)."""
     (bucket, steps), (other, other_steps) = ((urlsplit(each).hostname, _url_parts(each)[1]) for each in (url, storage))

@@ -46,7 +46,9 @@ def check_place(field: str, path: str) -> None:
     if "://" not in path:
         return
     if not s3.is_prefix(path.rstrip("/")):
-        detail = "is a URL of another form than s3://bucket/prefix: mount other storage and name its folder"
+        scheme, _, location = path.partition("://")
+        place = f"{scheme}://{location.rpartition('@')[2]}"  # without a login
+        detail = f"{place} must be a folder or s3://bucket/prefix, without a login: mount other storage"
         raise JobRejected("bad-path", field, detail)
     require_libraries({"botocore": "cloud"})
     check_url(field, path, os.environ)

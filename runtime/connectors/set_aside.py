@@ -44,7 +44,9 @@ class DeadLetterSink(JsonLinesSink):
 
     def check(self) -> None:
         if is_bucket(self.path):
-            raise JobRejected("needs-folder", "path", "must be a folder: the console reads dead letters from folders")
+            raise JobRejected(
+                "needs-folder", "path", f"{self.path} must be a folder: the console reads dead letters there"
+            )
         super().check()
 
 

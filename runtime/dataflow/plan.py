@@ -7,13 +7,14 @@ does not depend on the kinds of operators.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from runtime.access.data_roots import is_same_url
 from runtime.core.attempt.failover_regions import FailoverRules
 from runtime.core.job.graph import EdgeSpec, Guarantee, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.guarantee import ConnectorGuarantee
@@ -39,6 +40,7 @@ from runtime.ports import (
     SourceReader,
     StatesDisorder,
     UsesFolders,
+    UsesUrls,
 )
 
 
@@ -272,6 +274,12 @@ class DataflowPlan:
                     if folder == os.path.normpath(path) and not (may_replay and isinstance(sink, HoldsDeadLetters)):
                         detail = f"it would write into {path}, which the source {source!r} uses: choose another folder"
                         raise JobRejected("same-folder", uid, detail)
+        urls = [(url, step.uid) for step in self.steps if step.role is Role.SOURCE for url in _urls(step.code)]
+        for uid, sink in self.sinks.items():
+            for url in _urls(sink):
+                if reader := next((uid for other, uid in urls if is_same_url(url, other)), None):
+                    detail = f"it would write into {url}, which the source {reader!r} uses: choose another prefix"
+                    raise JobRejected("same-folder", uid, detail)
 
     def _upstream_of(self, uid: OperatorId) -> set[OperatorId]:
         """The operators upstream of `uid`, and `uid`."""
@@ -283,6 +291,10 @@ class DataflowPlan:
             waiting += feeding - uids
             uids |= feeding
         return uids
+
+
+def _urls(connector: object) -> Iterable[str]:
+    return connector.urls().values() if isinstance(connector, UsesUrls) else ()
 
 
 def _dead_letters(sink: Sink | None) -> str:

@@ -5,7 +5,7 @@ against the in-memory and the production implementation.
 """
 
 from runtime.ports.channels import Exchange, ExchangeListener
-from runtime.ports.connectors import BindsUid, HasStandingStage, StageFolders, UsesFolders
+from runtime.ports.connectors import BindsUid, HasStandingStage, StageFolders, UsesFolders, UsesUrls
 from runtime.ports.operators import Capture, Collector, ListState, Operator, OperatorContext, StateStore
 from runtime.ports.sinks import (
     ChecksColumns,
@@ -83,5 +83,6 @@ __all__ = [
     "StateStore",
     "StatesDisorder",
     "UsesFolders",
+    "UsesUrls",
     "WritesAtOnce",
 ]

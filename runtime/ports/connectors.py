@@ -13,6 +13,14 @@ class UsesFolders(Protocol):
         """Argument name -> folder. Only these folders are checked against WEIR_DATA_ROOTS."""
 
 
+@runtime_checkable
+class UsesUrls(Protocol):
+    """A source or sink that reads or writes object stores."""
+
+    def urls(self) -> Mapping[str, str]:
+        """Argument name -> URL."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageFolders:
     """Folders that a source or sink shares with its PySpark stage.

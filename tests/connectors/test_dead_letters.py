@@ -75,7 +75,10 @@ def test_many_letters_do_not_wait_for_a_checkpoint_in_memory(uri: str) -> None:
     [
         ("gs://b/letters", "must be a folder or s3://bucket/prefix"),
         ("s3://elsewhere/letters", "dead_letter_path: s3://elsewhere/letters is not a URL that jobs may use"),
-        ("s3://key:secret@b/letters", "dead_letter_path: is a URL of another form"),
+        (
+            "s3://key:secret@b/letters",
+            "dead_letter_path: s3://b/letters must be a folder or s3://bucket/prefix, without",
+        ),
     ],
 )
 def test_another_place_is_refused_by_name(uri: str, letters: str, message: str, tmp_path: Path) -> None:

@@ -223,8 +223,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "no parallelism": (lambda: stream().map_batches("step", len, parallelism=0), "parallelism.*at least 1.*0"),
     "half a slot": (lambda: stream().map_batches("step", len, parallelism=1.5), "parallelism.*1.5"),  # type: ignore[arg-type]
     "an object store": (
-        lambda: stream().sink("step", weir.ParquetSink("s3://bucket/out")),
-        "path.*s3://bucket/out.*folder",
+        lambda: stream().sink("step", weir.ParquetSink("gs://bucket/out")),
+        "path.*gs://bucket/out.*folder",
     ),
     "a file URL": (lambda: stream().sink("step", weir.ParquetSink("file:///out")), "path.*file:///out.*folder"),
     "a URL that Path has cut": (

@@ -1,17 +1,24 @@
 """What the builder of a job takes over from its sources and sinks, and makes of its edges."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from runtime.connectors.formats import JsonLinesFormat
 from runtime.connectors.formats.lines import LineFormat
 from runtime.connectors.postgres.changes import PostgresChanges
+from runtime.connectors.sinks.json_lines import JsonLinesSink
 from runtime.connectors.sinks.parquet import ParquetSink
 from runtime.connectors.sinks.print import PrintSink
 from runtime.connectors.sources.directory import DirectorySource
+from runtime.connectors.sources.hybrid import then
 from runtime.connectors.sources.sequence import SequenceSource
+from runtime.connectors.tables.delta import DeltaSink
 from runtime.core.job.graph import Guarantee, Partitioning, Role
 from runtime.core.job.ids import OperatorId
 from runtime.dataflow.builder import Dataflow
@@ -105,6 +112,24 @@ def test_a_sink_within_the_stream_does_not_write_where_a_source_reads(tmp_path: 
     with pytest.raises(JobRejected) as error:
         flow.compile(1)
     assert (error.value.code, error.value.field) == ("same-folder", "files")
+
+
+@pytest.mark.parametrize("sink", [ParquetSink, DeltaSink, partial(JsonLinesSink, roll_on_checkpoint=True)])
+def test_a_sink_does_not_write_into_the_bucket_that_a_source_reads(
+    sink: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WEIR_DATA_ROOTS", raising=False)
+    url = "s3://${secret:id}:${secret:key}@lake/in/?region=eu-central-1"
+    source = DirectorySource(url, JsonLinesFormat(pa.schema([("n", pa.int64())])))
+    for target, is_refused in (("s3://lake/in", True), ("s3://lake/in/", True), ("s3://lake/out", False)):
+        flow = Dataflow("round")
+        flow.source("lines", then(DirectorySource(url, source.format, bounded=True), source)).sink("out", sink(target))
+        if not is_refused:
+            flow.compile(1)
+            continue
+        with pytest.raises(JobRejected, match=rf"it would write into {target}, which the source 'lines' uses") as error:
+            flow.compile(1)
+        assert (error.value.code, error.value.field) == ("same-folder", "out")
 
 
 def test_a_promise_that_nobody_knows_is_refused_by_the_name_of_its_operator() -> None:

@@ -105,6 +105,9 @@ class ParquetSink:
     def folders(self) -> Mapping[str, str]:
         return {} if is_bucket(self.path) else {"path": self.path}
 
+    def urls(self) -> Mapping[str, str]:
+        return {"path": self.path} if is_bucket(self.path) else {}
+
 
 class OutputPlace(Protocol):
     """Where a writer has its files."""

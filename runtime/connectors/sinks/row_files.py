@@ -92,6 +92,9 @@ class RowFileSink:
     def folders(self) -> Mapping[str, str]:
         return {} if is_bucket(self.path) else {"path": self.path}
 
+    def urls(self) -> Mapping[str, str]:
+        return {"path": self.path} if is_bucket(self.path) else {}
+
 
 class RowFileWriter(SinkWriter):
     """Appends rows to a file per partition."""

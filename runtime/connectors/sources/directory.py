@@ -178,6 +178,10 @@ class DirectorySource:
         folders = {} if local is None else {"path": local}
         return folders if not letters or is_bucket(letters) else {**folders, "dead_letter_path": letters}
 
+    def urls(self) -> Mapping[str, str]:
+        places = {"path": self.path, "dead_letter_path": self.dead_letter_path or ""}
+        return {argument: place for argument, place in places.items() if local_path(place) is None}
+
     def list_input(self) -> bytes | None:
         """The files of a bounded source.
 

@@ -45,6 +45,7 @@ from runtime.ports import (
     StatesDisorder,
     StateStore,
     UsesFolders,
+    UsesUrls,
 )
 from runtime.state.encodings import nullable_schema
 from runtime.state.keyed_table import KeyedTable
@@ -176,6 +177,14 @@ class HybridSource:
             for name, part in self.parts.items()
             if isinstance(part, UsesFolders)
             for argument, folder in part.folders().items()
+        }
+
+    def urls(self) -> Mapping[str, str]:
+        return {
+            f"{name}.{argument}": url
+            for name, part in self.parts.items()
+            if isinstance(part, UsesUrls)
+            for argument, url in part.urls().items()
         }
 
     def list_input(self) -> bytes | None:

@@ -51,6 +51,9 @@ class ParquetSource:
     def folders(self) -> Mapping[str, str]:
         return self._as_directory().folders()
 
+    def urls(self) -> Mapping[str, str]:
+        return self._as_directory().urls()
+
     def list_input(self) -> bytes | None:
         return self._as_directory().list_input()
 

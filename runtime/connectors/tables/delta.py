@@ -72,6 +72,9 @@ class DeltaSink:
     def folders(self) -> Mapping[str, str]:
         return {} if is_bucket(self.path) else {"path": self.path}
 
+    def urls(self) -> Mapping[str, str]:
+        return {"path": self.path} if is_bucket(self.path) else {}
+
 
 class DeltaCommitter(SinkCommitter):
     """Adds written files to the table's log."""

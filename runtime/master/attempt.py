@@ -355,6 +355,7 @@ class Attempt:
                 config.slot_memory_bytes,
                 dict(start.inputs),
                 [each.since(start.checkpoint) for each in effect.processed if each.channel.source == slot],
+                config.coordinator.alignment_timeout_ms,
             )
             self._control.send(slot, deploy)
 

@@ -33,6 +33,7 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.job.restart_strategy import OUTAGE_CODE, ROWS_NOT_REPEATED_CODE
 from runtime.core.restore.state_assignment import SubtaskRestore, restores_apart
 from runtime.core.snapshot.manifest import Manifest
+from runtime.core.subtask.spec import check_overtaking
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, WeirError, is_outage
 from runtime.io.control.messages import Marker
 from runtime.io.logs import traceback_text
@@ -146,6 +147,8 @@ class JobMaster:
             return SavepointCompleted(savepoint)
         self._check_interrupt()
         check_expiry(self._config.job.sinks, self._config.coordinator)
+        if self._config.coordinator.alignment_timeout_ms:
+            check_overtaking(self._config.job.graph)
         check_roots(self._config.job)  # a folder may have become a link since the last attempt
         manifest = self._restorer.restore_point()
         if not restores_apart(manifest, self._config.job.graph):

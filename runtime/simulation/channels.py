@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Barrier, EndOfData, Message, Records, TerminationMarker
@@ -27,8 +27,13 @@ class Channel:
     def __len__(self) -> int:
         return self._arrived
 
-    def __getitem__(self, index: Literal[0]) -> Message:
+    def __getitem__(self, index: int) -> Message:
         return self._messages[index]
+
+    def __delitem__(self, index: int) -> None:
+        """Takes a barrier out of the queue, which has overtaken the messages before it."""
+        del self._messages[index]
+        self._arrived -= 1
 
     @property
     def has_barrier_ahead(self) -> bool:

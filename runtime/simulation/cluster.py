@@ -14,6 +14,7 @@ from runtime.core.job.graph import JobGraph
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Message
+from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.control import Decline, FollowWatermark, LogicFinished, SnapshotAnswer, SubtaskReport
 from runtime.core.snapshot.manifest import Manifest
@@ -52,10 +53,10 @@ class Attempt:
         graph: JobGraph,
         token: Token,
         assigned: Mapping[SubtaskId, SubtaskRestore],
-        mode: CheckpointMode,
+        settings: CoordinatorSettings,
         last: "Attempt | None" = None,
     ) -> None:
-        self.world, self.job, self.graph, self.token, self.mode = world, job, graph, token, mode
+        self.world, self.job, self.graph, self.token, self.settings = world, job, graph, token, settings
         self.kept = {} if last is None else last.surviving_slots()  #: slots of earlier attempts that continue here
         self.captured_tables: CapturedTables = CapturedTables() if last is None else last.captured_tables
         self.remaining_steps = 10**9  #: world steps until the attempt stops running; lowered by `abandon`
@@ -96,7 +97,8 @@ class Attempt:
             job=self.job.compiled(graph, self.world, self.captured_tables.on_snapshot),
             job_id=JOB,
             token=self.token,
-            mode=self.mode,
+            mode=self.settings.mode,
+            alignment_timeout_ms=self.settings.alignment_timeout_ms,
             store=store,
             host=host,
             flow=FLOW,
@@ -108,7 +110,7 @@ class Attempt:
     @property
     def failover_rules(self) -> FailoverRules:
         rules = self._deployment(self.graph, self.world.storage, self.hosts[0]).job.failover_rules
-        return rules if self.mode is CheckpointMode.EXACTLY_ONCE else replace(rules, numbered=frozenset())
+        return rules if self.settings.mode is CheckpointMode.EXACTLY_ONCE else replace(rules, numbered=frozenset())
 
     def check_tables(self, manifest: Manifest) -> None:
         """Compares a recorded checkpoint, restored at some parallelism, with the tables at its barrier."""

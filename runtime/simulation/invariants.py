@@ -22,6 +22,7 @@ from runtime.core.job.messages import (
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.manifest import FinishedState, Manifest, parse_folder
 from runtime.core.subtask.credits import FlowControl
+from runtime.core.subtask.spec import may_overtake
 from runtime.core.subtask.subtask import Subtask
 
 STATE_IN_FILES: Final = "files-hold-the-state-of-the-operator"  #: an invariant: no file of state differs from its proof
@@ -181,6 +182,9 @@ def check_manifest(manifest: Manifest, graph: JobGraph) -> None:
         require(not logged or operator.uid in heads, "only-back-edges-are-logged", operator.uid)
         drained = manifest.kind is CheckpointKind.DRAIN
         require(not (logged and drained), "a-drain-leaves-no-feedback-log", operator.uid)
+        in_flight = any(snapshot.in_flight for snapshot in entry.subtasks.values())
+        able = may_overtake(graph, operator.uid) and not manifest.kind.ends_job
+        require(not in_flight or able, "only-rows-with-a-key-group-are-overtaken", f"{manifest.kind}: {operator.uid}")
         done = sum(snapshot.finished for snapshot in entry.subtasks.values())
         flagged = entry.finished is FinishedState.FINISHED
         require(flagged == (done == operator.parallelism), "finished-means-all-subtasks", operator.uid)

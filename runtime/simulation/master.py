@@ -175,7 +175,7 @@ class Master:
 
     def _start(self, token: Token, assigned: Mapping[SubtaskId, SubtaskRestore]) -> None:
         try:
-            attempt = Attempt(self.world, self.job, self.graph, token, assigned, self.settings.mode, self.last)
+            attempt = Attempt(self.world, self.job, self.graph, token, assigned, self.settings, self.last)
         except CorruptState as missing:
             raise Violation("a-restore-finds-every-file", str(missing)) from missing
         self.release_slots(100)

@@ -50,6 +50,7 @@ from runtime.state.files.compaction import DEFAULT_POLICY, CompactionPolicy
 
 APART: Final = 0.1  #: share of the jobs with subtasks that exchange nothing
 NUMBERED: Final = 0.15  #: share of the other jobs with subtasks that keep their state behind a shuffle
+OVERTAKING: Final = 0.4  #: share of the worlds in which barriers may overtake rows
 FAULTY_STEPS: Final = 3_000  #: faults happen only in the first steps
 STEP_LIMIT: Final = 40_000  #: every job must end within this number of steps
 RESTART_STRATEGIES: Final = (
@@ -450,12 +451,14 @@ def _settings(rng: Random, seed: int) -> CoordinatorSettings:
     """Random settings. Long intervals have their own stream; a resumed job starts its first checkpoint earlier."""
     interval_ms = rng.choice((None, 20, 50, 100, 200))
     long_ms = Random(f"{seed} intervals").choice((None, None, None, 1_000))
+    overtaking = Random(f"{seed} overtaking")
     return CoordinatorSettings(
         interval_ms=long_ms if interval_ms and long_ms else interval_ms,
         timeout_ms=rng.choice((1_000, 3_000)),  # enough for the largest job, which otherwise might never end
         min_pause_ms=rng.choice((0, 10, 50)),
         max_concurrent=rng.choice((1, 1, 2, 3)),
         tolerable_failures=rng.choice((None, 0, 3)),
+        alignment_timeout_ms=overtaking.choice((1, 3, 20)) if overtaking.random() < OVERTAKING else 0,
     )
 
 

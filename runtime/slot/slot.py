@@ -403,6 +403,7 @@ class Slot:
             host=self,
             inputs=deploy.inputs,
             processed=deploy.processed,
+            alignment_timeout_ms=deploy.alignment_timeout_ms,
         )
         self._report_finished_logic()
         created = deployment.create_tasks(deploy.restored, self._tasks)

@@ -30,6 +30,7 @@ from runtime.state.index.key_types import KeyTypes
 from runtime.task.feedback_log import replay_records
 from runtime.task.input_gate import QueueFactory, message_queue
 from runtime.task.output import Outputs
+from runtime.task.rows_in_flight import replayed_rows
 from runtime.task.source_operator import SourceOperator
 from runtime.task.task import Task
 
@@ -64,6 +65,7 @@ class Deployment:
         flow: the windows of flow control.
         compaction: when state files are merged.
         make_queue: makes the queue of an input channel.
+        alignment_timeout_ms: as in `CoordinatorSettings`.
     """
 
     job: CompiledJob
@@ -77,6 +79,7 @@ class Deployment:
     flow: FlowControl = FlowControl()
     compaction: CompactionPolicy = DEFAULT_POLICY
     make_queue: QueueFactory = message_queue
+    alignment_timeout_ms: int = 0
 
     def create_tasks(
         self, assigned: Iterable[SubtaskRestore], surviving: Mapping[SubtaskId, Task] = {}
@@ -86,6 +89,7 @@ class Deployment:
         Raises:
             OperatorFailure: an author's code raised where an operator is made.
             EnvironmentFailure: the state cannot be read; `CorruptState` if a file is damaged.
+            JobRejected: restored rows in flight have other columns than this version sends.
         """
         tasks = {restored.subtask: self._create_task(restored) for restored in assigned}
         machines = {subtask: task.machine for subtask, task in (*surviving.items(), *tasks.items())}
@@ -148,9 +152,11 @@ class Deployment:
             self.flow,
             self._repeated_rows(subtask),
         )
-        has_log = bool(restored.feedback)
+        rows_in_flight = list(replayed_rows(self.store, job.graph, job.edges, restored))
+        replays = bool(restored.feedback), bool(rows_in_flight)
+        spec = spec_of(job.graph, subtask, restored.watermark, restored.finished, self.mode, *replays)
         return Task(
-            machine=Subtask(spec_of(job.graph, subtask, restored.watermark, restored.finished, self.mode, has_log)),
+            machine=Subtask(spec),
             operator=None if restored.finished else self.create_operator(subtask),
             state=state,
             context=context,
@@ -162,6 +168,8 @@ class Deployment:
             background=partial(host.run_in_background, subtask),
             submit_compaction=host.compact,
             replays=replay_records(self.store, restored.feedback),
+            rows_in_flight=rows_in_flight,
+            alignment_timeout_ms=self.alignment_timeout_ms,
             key_types=KeyTypes(subtask.operator, restored.snapshots),
             flow=self.flow,
             make_queue=self.make_queue,

@@ -41,7 +41,7 @@ class FeedbackLog:
 
     def write(self, store: SnapshotStore, folder: str, max_parallelism: int) -> tuple[Segment, ...]:
         groups = (0, max_parallelism - 1)  # a head's input is not partitioned by key
-        whole = enumerate(_concatenate(self.batches, self.max_segment_bytes), 1)
+        whole = enumerate(concatenate(self.batches, self.max_segment_bytes), 1)
         try:
             return tuple(
                 write_segment(store, f"{folder}/{n:06d}.arrow", [batch], batch.num_rows, groups) for n, batch in whole
@@ -110,7 +110,7 @@ def replay_records(store: SnapshotStore, log: Iterable[Segment], max_rows: int =
             yield Records(part, part.num_rows, part.nbytes)
 
 
-def _concatenate(batches: Iterable[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
+def concatenate(batches: Iterable[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Concatenates batches of equal schema until they reach `max_bytes`."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:

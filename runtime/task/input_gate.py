@@ -6,11 +6,11 @@ The machine decides which channels are readable. The task decides whether the ne
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final, Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Literal, Protocol, cast
 
-from runtime.core.job.ids import ChannelId
-from runtime.core.job.messages import Message, Records
+from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.messages import Barrier, EndOfPartition, Message, Records
 from runtime.core.subtask.subtask import Subtask
 from runtime.io.spool import Spool
 
@@ -24,6 +24,13 @@ class MessageQueue(Protocol):
     def __getitem__(self, index: Literal[0], /) -> Message: ...
     def append(self, message: Message, /) -> None: ...
     def popleft(self) -> Message: ...
+
+
+class RegularQueue(MessageQueue, Protocol):
+    """The queue of a regular channel, in which a barrier may overtake rows."""
+
+    def __getitem__(self, index: int, /) -> Message: ...
+    def __delitem__(self, index: int, /) -> None: ...
 
 
 QueueFactory = Callable[[ChannelId, bool], MessageQueue]  #: arguments: the channel, and whether it is a back-edge
@@ -55,6 +62,7 @@ class InputGate:
         self._queues |= {channel: make_queue(channel, True) for channel in self._feedback}
         self._feedback_in_a_row = 0  #: consecutive messages taken from back-edges
         self._queued_bytes = dict.fromkeys(self._queues, 0)
+        self._recorded = dict[ChannelId, int]()  #: of channels on which rows are recorded: queued messages so far
 
     @property
     def queued_bytes(self) -> int:
@@ -80,6 +88,47 @@ class InputGate:
         for channel in channels:
             self._queues[channel], self._queued_bytes[channel] = make_queue(channel, False), 0
 
+    def queued_barriers(self) -> list[Barrier]:
+        """The first barrier in the queue of each regular channel."""
+        firsts = (self._first_barrier(self._regular_queue(channel)) for channel in self._regular)
+        return [barrier for barrier in firsts if barrier is not None]
+
+    def begin_recording(self) -> None:
+        """Rows in the queues belong to a snapshot from now on."""
+        self._recorded = dict.fromkeys(self._machine.recorded_channels, 0)
+
+    def take_overtaken(
+        self, channel: ChannelId, checkpoint: CheckpointId
+    ) -> Iterator[Records | Barrier | EndOfPartition]:
+        """The queued messages that the barrier of `checkpoint` overtakes, and then the barrier if it has arrived.
+
+        Each message is returned once. Only the barrier is removed.
+        """
+        queue, position = self._regular_queue(channel), self._recorded.pop(channel, 0)
+        while position < len(queue):
+            message = queue[position]
+            if isinstance(message, Barrier) and message.checkpoint == checkpoint:
+                del queue[position]
+                yield message
+                return
+            position += 1
+            if isinstance(message, EndOfPartition):
+                yield message
+                return
+            if isinstance(message, Records):
+                yield message
+        self._recorded[channel] = position
+
+    def _regular_queue(self, channel: ChannelId) -> RegularQueue:
+        queue = self._queues[channel]
+        assert not isinstance(queue, Spool), "only back-edges have a queue on disk"
+        return cast(RegularQueue, queue)
+
+    @staticmethod
+    def _first_barrier(queue: RegularQueue) -> Barrier | None:
+        messages = (queue[position] for position in range(len(queue)))
+        return next((message for message in messages if isinstance(message, Barrier)), None)
+
     @property
     def is_starved(self) -> bool:
         """Whether no readable channel has a message."""
@@ -98,6 +147,8 @@ class InputGate:
             queue = self._queues[channel]
             if queue and self._machine.is_readable(channel) and self._may_handle(channel, queue[0]):
                 message = queue.popleft()
+                if self._recorded and self._recorded.get(channel):
+                    self._recorded[channel] -= 1
                 if isinstance(message, Records):
                     self._queued_bytes[channel] -= message.nbytes
                 return channel, message

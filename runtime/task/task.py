@@ -5,6 +5,7 @@ measurements, and wraps each exception of user code in an `OperatorFailure`. Eve
 the writing of captured state (`AsyncSnapshot`) and `metrics`, which the heartbeat's thread calls.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,20 +20,29 @@ import pyarrow as pa
 from runtime.core.job.graph import Partitioning
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, EndOfData, Idle, Message, Records, TerminationMarker, Watermark
-from runtime.core.snapshot.control import ControlMessage, FollowWatermark, SnapshotAnswer, SubtaskReport
+from runtime.core.snapshot.control import (
+    CheckpointAborted,
+    ControlMessage,
+    FollowWatermark,
+    SnapshotAnswer,
+    SubtaskReport,
+)
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.snapshot.row_numbers import ProcessedRows, Receipts, SplitCuts
 from runtime.core.subtask import effects
 from runtime.core.subtask.batch_size import is_more_wanted
 from runtime.core.subtask.credits import FlowControl, ReceiverWindow
 from runtime.core.subtask.events import (
+    AlignmentTimedOut,
     FeedbackReplayed,
-    FeedbackReplayEnded,
     HistoryEnded,
     HoldReleased,
     InputsRestarted,
     MessageArrived,
     MessageHeld,
+    MessageOvertaken,
+    ReplayEnded,
+    RowsReplayed,
     SourceAdvanced,
     SourceExhausted,
     SourceIdle,
@@ -54,6 +64,7 @@ from runtime.task.async_snapshot import AsyncSnapshot
 from runtime.task.feedback_log import NO_FEEDBACK_LOG, CapturedSnapshot, FeedbackLog, FeedbackLogs
 from runtime.task.input_gate import InputGate, QueueFactory, message_queue
 from runtime.task.output import GuardedCollector, Outputs
+from runtime.task.rows_in_flight import RecordedRows, RowRecording
 from runtime.task.source_operator import SourceOperator, concat_alike
 from runtime.task.stopwatch import Stopwatch
 from runtime.task.watermark_hold import WatermarkHold
@@ -82,6 +93,8 @@ class Task:
     background: Background
     submit_compaction: Callable[[Callable[[], None]], None]  #: runs the compaction of state files off the loop
     replays: Iterable[Records] = ()  #: restored feedback records of an iteration
+    rows_in_flight: Iterable[tuple[ChannelId, Records]] = ()  #: restored rows that are replayed first
+    alignment_timeout_ms: int = 0  #: a barrier that has waited for longer overtakes rows; 0: it waits
     key_types: KeyTypes = field(default_factory=KeyTypes)
     records_in: int = 0
     bytes_in: int = 0
@@ -93,6 +106,8 @@ class Task:
     cuts: SplitCuts | None = None  #: of a source that numbers its rows
     passes_numbers: bool = False  #: the output has the numbers of the input
     _aligning_since: float | None = None
+    _barrier_since: float | None = None  #: when a barrier that may overtake rows was first seen, monotonic ms
+    _recording: RowRecording | None = None  #: of the rows that a barrier has overtaken
     _searched_ms: float = 0.0  #: time of polls since the last row that was to be repeated
     _empty_since: float | None = None  #: monotonic ms; None: the last poll returned rows
     _last_number: tuple[str, int] = ("", 0)  #: of the last row, with its split
@@ -117,6 +132,8 @@ class Task:
             submit_compaction=lambda merge: self.submit_compaction(partial(self._merge, merge)),
         )
         self._replays = iter(self.replays)
+        self._replayed_rows = deque(self.rows_in_flight)
+        self._may_overtake = bool(self.alignment_timeout_ms) and spec.overtakes
         self._collector = GuardedCollector(self.outputs)
         self._blocked, self._throttled = Stopwatch(), Stopwatch()
         self._watermark_hold = WatermarkHold(self.operator, spec.regular_channels, self.outputs.broadcast)
@@ -142,6 +159,8 @@ class Task:
 
     def continue_in(self, token: Token) -> None:
         """The subtask belongs to another attempt from now on. Its totals begin anew."""
+        if self.machine.recorded is not None:  # of an attempt that has ended
+            self.handle(CheckpointAborted(self.machine.recorded))
         self.context.token = token
         self.context.counters.clear()
         self.records_in = self.bytes_in = self.outputs.records = self.outputs.bytes = 0
@@ -204,7 +223,9 @@ class Task:
 
     @property
     def barrier_in_ms(self) -> float | None:
-        """Milliseconds until a delayed barrier must be injected; None if no barrier is delayed."""
+        """Milliseconds until a delayed barrier must be injected, or overtakes rows; None if there is none."""
+        if self._may_overtake:
+            return None if (barrier := self._overtaking_barrier()) is None else self._overtakes_in_ms(barrier)
         return self.poll_policy.barrier_delay.due_in(self.clock.monotonic_ms())
 
     # ------------------------------------------------------------ steps
@@ -233,7 +254,11 @@ class Task:
         started = self._step_since = self.clock.monotonic_ms()
         if self.poll_policy.barrier_delay.due_in(started) == 0:
             self._release_held_barrier()
-        did = self._poll(started) if self.machine.is_source else self._handle_inputs()
+        # Receivers in the slot get a barrier that overtakes rows before the next batch is processed.
+        overtook = self._has_passed_barrier = self._may_overtake and self._overtake_rows()
+        did = overtook
+        if not (overtook and self.machine.loop.replaying):
+            did = (self._poll(started) if self.machine.is_source else self._handle_inputs()) or overtook
         did = self._fire_timers() or did
         busy_ms = 0.0
         if did:
@@ -374,15 +399,70 @@ class Task:
         if (report := self._call("discoveries", self._follower.report_due, self.clock.monotonic_ms())) is not None:
             self.report(self.id, report)
 
+    def _overtaking_barrier(self) -> Barrier | None:
+        """The barrier that may overtake rows: the one in alignment, or the oldest in the queues."""
+        pending = self.machine.aligning_barrier
+        waiting = self._input_gate.queued_barriers() if pending is None else [pending]
+        able = (barrier for barrier in waiting if self.machine.may_overtake(barrier))
+        return min(able, key=lambda barrier: barrier.checkpoint, default=None)
+
+    def _overtakes_in_ms(self, barrier: Barrier) -> float:
+        """Milliseconds until the barrier overtakes rows.
+
+        It has waited since its trigger, or since it was seen first if the clock of the master is ahead.
+        """
+        now = self.clock.monotonic_ms()
+        seen_since = now if self._barrier_since is None else self._barrier_since
+        waited_ms = max(now - seen_since, self.clock.now_ms() - barrier.triggered_at)
+        return max(0.0, self.alignment_timeout_ms - waited_ms)
+
+    def _overtake_rows(self) -> bool:
+        """Lets a barrier that has waited for too long overtake rows, and records the rows. Returns whether it did."""
+        barrier = self._overtaking_barrier()
+        if barrier is None:
+            self._barrier_since = None
+        elif self._barrier_since is None:
+            self._barrier_since = self.clock.monotonic_ms()
+        overtakes = barrier is not None and self._overtakes_in_ms(barrier) == 0
+        if barrier is not None and overtakes:
+            self._barrier_since = None
+            self.handle(AlignmentTimedOut(barrier))
+            self._input_gate.begin_recording()
+            for channel, records in self._replayed_rows:
+                self.handle(MessageOvertaken(channel, records))
+        self._record_queued_rows()
+        return overtakes
+
+    def _record_queued_rows(self) -> None:
+        for channel in sorted(self.machine.recorded_channels):
+            assert self.machine.recorded is not None, "a checkpoint records rows"
+            for message in self._input_gate.take_overtaken(channel, self.machine.recorded):
+                if isinstance(message, Barrier):
+                    self._receipts.on_barrier(channel, message.checkpoint)
+                self.handle(MessageOvertaken(channel, message))
+
     def _replay(self) -> bool:
         if not self.outputs.credits.runnable:
             return False
+        if self._replayed_rows:
+            return self._replay_rows()
         records = next(self._replays, None)
-        self.handle(FeedbackReplayEnded() if records is None else FeedbackReplayed(records))
+        self.handle(ReplayEnded() if records is None else FeedbackReplayed(records))
+        return True
+
+    def _replay_rows(self) -> bool:
+        channel, records = self._replayed_rows[0]
+        if not self._call("ready", self._watermark_hold.may_handle, records):
+            return False
+        self._replayed_rows.popleft()
+        self.handle(RowsReplayed(channel, records))
         return True
 
     def _handle_inputs(self) -> bool:
         """Takes a batch per input channel, more within `MAX_EXTRA_STEP_MS`, and all control messages in between.
+
+        Takes a single batch, and more within that time, if barriers may overtake rows: so the slot reads its messages
+        between two slow batches.
 
         An upstream subtask may emit several batches in its turn. A cheap subtask takes all of them in its own turn, so
         that only queues before busy subtasks grow. Triggers wait for the turns of all subtasks of the slot. In a turn
@@ -391,7 +471,8 @@ class Task:
         if self.machine.loop.replaying:
             return self._replay()
         released = bool(self.machine.held) and self._release_held_messages()
-        did, batches, until = False, len(self.machine.spec.inputs), self.clock.monotonic_ms() + MAX_EXTRA_STEP_MS
+        did, until = False, self.clock.monotonic_ms() + MAX_EXTRA_STEP_MS
+        batches = 1 if self._may_overtake else len(self.machine.spec.inputs)
         while (batches > 0 or self.clock.monotonic_ms() < until) and (taken := self._handle_next()) is not None:
             did, batches = True, batches - isinstance(taken, Records)
             self._has_passed_barrier |= isinstance(taken, Barrier) and self.machine.aligning_checkpoint is None
@@ -498,6 +579,8 @@ class Task:
                 self._capture(effect)
             case effects.LogFeedback() | effects.CloseLog() | effects.DropLog() | effects.FlushLoop():
                 self._apply_in_iteration(effect)
+            case effects.RecordRows() | effects.CompleteRecording() | effects.DropRecording():
+                self._apply_in_recording(effect)
             case effects.EndInput(number):
                 self._hook("end_input", number, self._collector)
             case effects.Finish():
@@ -537,6 +620,18 @@ class Task:
             case effects.FlushLoop():
                 self._hook("settle", self._collector)
 
+    def _apply_in_recording(self, effect: effects.RecordingEffect) -> None:
+        assert self._recording is not None, "a snapshot records rows"
+        match effect:
+            case effects.RecordRows(channel, records):
+                self._recording.add(channel, records)
+            case effects.CompleteRecording():
+                recorded = RecordedRows(self.outputs.graph, self.outputs.edges, self.id, self._recording.rows)
+                self._submit_snapshot(self._recording.copied, NO_FEEDBACK_LOG, recorded)
+                self._recording = None
+            case effects.DropRecording():
+                self._recording = None
+
     def _capture(self, effect: effects.CaptureState) -> None:
         assert self.operator is not None, "an operator that is finished on restore has no state"
         barrier, started = effect.barrier, self.clock.monotonic_ms()
@@ -562,11 +657,15 @@ class Task:
         copied = CapturedSnapshot(barrier=barrier, capture=capture, rest=rest, timings=timings)
         if effect.logs:
             self._logs.begin(copied, effect.inherits)
+        elif effect.overtakes:
+            self._recording = RowRecording(copied)
         else:
             self._submit_snapshot(copied, NO_FEEDBACK_LOG)
 
-    def _submit_snapshot(self, copied: CapturedSnapshot, log: FeedbackLog) -> None:
-        self.background(partial(self._async_snapshot.write, copied, log))
+    def _submit_snapshot(
+        self, copied: CapturedSnapshot, log: FeedbackLog, recorded: RecordedRows | None = None
+    ) -> None:
+        self.background(partial(self._async_snapshot.write, copied, log, recorded))
 
     def _check_keys(self, channel: ChannelId, records: Records) -> None:
         edge = self.outputs.graph.edges[channel.edge]

@@ -32,6 +32,7 @@ from runtime.core.job.graph import check_uid
 from runtime.core.job.key_groups import MAX_KEY_GROUPS
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.restore.mapping import MappingReport, RestoreTarget, mapping_report
+from runtime.core.restore.state_assignment import has_rows_in_flight
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import (
     MANIFEST_FILE,
@@ -149,11 +150,13 @@ class SavepointWriter:
 
         Raises:
             CorruptState: a file is missing, truncated, altered or not a manifest; it is named.
-            JobRejected: the signature is not of a configured key, or the checkpoint cannot be read in this folder.
+            JobRejected: the signature is not of a configured key, the checkpoint cannot be read in this folder, or it
+                holds rows in flight; their operator is named.
         """
         keys = _keys()
         opened = open_checkpoint(path, keys)
         manifest = opened.manifest
+        _check_no_rows_in_flight(manifest)
         return cls(
             _spark=spark, _job=manifest.job if job is None else str(job), _max_parallelism=manifest.max_parallelism,
             _compiled=None if flow is None else flow.compile(1), _checkpoint=opened, _keys=keys,
@@ -417,6 +420,14 @@ class SavepointWriter:
     def _snapshot(self, operator: _KeptOperator) -> OperatorSnapshot:
         assert self._checkpoint is not None, "kept operators come from a checkpoint"
         return self._checkpoint.manifest.operators[operator.source]
+
+
+def _check_no_rows_in_flight(manifest: Manifest) -> None:
+    """Rows in flight would reach an operator whose state, keys or uid may change. Raises JobRejected."""
+    for uid, operator in manifest.operators.items():
+        if has_rows_in_flight(operator):
+            detail = "the savepoint holds rows in flight to it: take one by a stop, or with alignment_timeout_ms 0"
+            raise JobRejected("rows-in-flight", uid, detail)
 
 
 def _share(values: tuple[Any, ...], index: int, count: int) -> tuple[Any, ...]:

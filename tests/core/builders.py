@@ -9,6 +9,7 @@ from runtime.core.snapshot.manifest import (
     FinishedState,
     Manifest,
     OperatorSnapshot,
+    RowsInFlight,
     Segment,
     SnapshotTimings,
     SubtaskSnapshot,
@@ -81,6 +82,12 @@ def subtask(text: str) -> SubtaskId:
 
 def segment(path: str) -> Segment:
     return Segment(path=path, rows=1, nbytes=10, checksum="blake2b:00", first_group=0, last_group=7)
+
+
+def rows_in_flight(sender: str, path: str = "rows", keys: tuple[str, ...] = ("key",)) -> RowsInFlight:
+    return RowsInFlight(
+        source=sender, input=0, keys=keys, is_aggregated=False, batches=1, segments=(segment(path),), proof={}
+    )
 
 
 def operator_snapshot(subtasks: list[SubtaskSnapshot]) -> OperatorSnapshot:

@@ -5,6 +5,7 @@ that no first seed is special and a search takes seconds. Seeds vary interleavin
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -138,6 +139,17 @@ def rescaling(job: Callable[[], Job] = counted) -> World:
     """Each failure ends a run, and the next run has another parallelism."""
     faults = {"crash_slot": 0.01, "stop": 0.005}
     return lambda: plan(job(), OFTEN, restart=NoRestart(), faults=faults, restores_again=False)
+
+
+def overtaking(job: Callable[[], Job] = counted) -> World:
+    """As `rescaling`; barriers overtake rows almost at once."""
+
+    def world() -> SimulationPlan:
+        chosen = rescaling(job)()
+        chosen.settings = replace(OFTEN, alignment_timeout_ms=1)
+        return chosen
+
+    return world
 
 
 def superseding() -> SimulationPlan:

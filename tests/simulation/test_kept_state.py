@@ -6,6 +6,7 @@ import pytest
 
 from runtime.core.attempt import failover_regions
 from runtime.core.job.ids import ChannelId
+from runtime.core.restore import state_assignment
 from runtime.core.snapshot.row_numbers import ProcessedRows, RepeatedRows, RowNumbers, SplitCuts
 from runtime.ports import NumberedRows
 from runtime.simulation import simulation
@@ -53,6 +54,11 @@ def keep_receivers_of_rows_without_numbers(patch: pytest.MonkeyPatch) -> None:
 
 def deliver_messages_of_an_older_attempt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedTask, "belongs_to", lambda task, attempt: True)
+
+
+def keep_slots_after_a_checkpoint_with_rows_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """Restarted senders do not repeat these rows, and a subtask that keeps its state drops its queue."""
+    patch.setattr(state_assignment, "has_rows_in_flight", lambda operator: False)
 
 
 def process_messages_in_flight(patch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """Known bugs, planted one at a time: the simulator must find each, and say what a person needs to go on."""
 
+import itertools
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,9 +18,10 @@ from runtime.core.attempt.machine import AttemptMachine
 from runtime.core.checkpoint import coordinator, retention_plan
 from runtime.core.checkpoint.events import ManifestRecorded
 from runtime.core.job.graph import JobGraph
-from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, Token
-from runtime.core.job.messages import MAX_WATERMARK, Barrier, Control, EndOfData, Message, TerminationMarker
+from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, SubtaskId, Token
+from runtime.core.job.messages import MAX_WATERMARK, Barrier, Control, EndOfData, Message, Records, TerminationMarker
 from runtime.core.restore import state_assignment
+from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot import commit
 from runtime.core.snapshot.manifest import Manifest
 from runtime.core.subtask.barrier_alignment import BarrierAlignment
@@ -39,8 +42,10 @@ from runtime.simulation.model import HoldingOperator, PoolingOperator, Split
 from runtime.simulation.world import CheckpointRecords, SimulatedTarget, token_in
 from runtime.state import encoded_texts
 from runtime.state.files.segment_log import PendingSegment
-from runtime.task import deployment, output
+from runtime.task import deployment, output, rows_in_flight
+from runtime.task.input_gate import InputGate
 from runtime.task.output import Outputs
+from runtime.task.rows_in_flight import RowRecording
 from runtime.task.task import Task
 from runtime.task.watermark_hold import WatermarkHold
 from tests.simulation.planted_bugs import (
@@ -56,6 +61,7 @@ from tests.simulation.planted_bugs import (
     following,
     listing,
     looping,
+    overtaking,
     pausing_master,
     pooling,
     rescaling,
@@ -418,6 +424,72 @@ def answer_a_stop_before_its_run_has_ended(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AttemptMachine, "_answer", lambda machine, answer: answer)
 
 
+def lose_rows_in_flight(patch: pytest.MonkeyPatch) -> None:
+    add, calls = RowRecording.add, itertools.count()
+
+    def every_other(recording: RowRecording, channel: ChannelId, records: Records) -> None:
+        if next(calls) % 2:
+            add(recording, channel, records)
+
+    patch.setattr(RowRecording, "add", every_other)
+
+
+def record_rows_in_flight_twice(patch: pytest.MonkeyPatch) -> None:
+    add = RowRecording.add
+
+    def twice(recording: RowRecording, channel: ChannelId, records: Records) -> None:
+        add(recording, channel, records)
+        add(recording, channel, records)
+
+    patch.setattr(RowRecording, "add", twice)
+
+
+def record_rows_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
+    """Their sender repeats them after a restore."""
+
+    def take(gate: InputGate, channel: ChannelId, checkpoint: CheckpointId) -> list[Message]:
+        queue: Any = gate._queues[channel]
+        messages = [queue[position] for position in range(len(queue))]
+        cut = next((each for each in messages if isinstance(each, Barrier) and each.checkpoint == checkpoint), None)
+        if cut is None:
+            return []
+        del queue[messages.index(cut)]
+        return [*(each for each in messages if isinstance(each, Records)), cut]
+
+    patch.setattr(InputGate, "take_overtaken", take)
+
+
+def replay_rows_in_flight_behind_new_input(patch: pytest.MonkeyPatch) -> None:
+    handle_inputs, steps = Task._handle_inputs, Counter[int]()
+
+    def new_input_first(task: Task) -> bool:
+        loop = task.machine.loop
+        if not task._replayed_rows or not loop.replaying:
+            return handle_inputs(task)
+        steps[id(task)] += 1
+        loop.replaying = steps[id(task)] > 100
+        did = handle_inputs(task)
+        loop.replaying = True
+        return did or steps[id(task)] < 100
+
+    patch.setattr(Task, "_handle_inputs", new_input_first)
+
+
+def replay_rows_in_flight_where_they_were(patch: pytest.MonkeyPatch) -> None:
+    """In the subtask whose snapshot holds them, whatever key groups it has now."""
+
+    def replayed(store: Any, graph: JobGraph, edges: Any, restored: SubtaskRestore) -> list[Any]:
+        shifted = [
+            replace(restored, subtask=SubtaskId(restored.subtask.operator, index))
+            for index in range(graph.by_uid[restored.subtask.operator].parallelism)
+        ]
+        other = shifted[(restored.subtask.index + 1) % len(shifted)]
+        channel = min(graph.inputs[restored.subtask], default=None)
+        return [(channel, records) for _, records in rows_in_flight.replayed_rows(store, graph, edges, other)]
+
+    patch.setattr(deployment, "replayed_rows", replayed)
+
+
 #: Each with a world in which it shows soon.
 PLANTED: dict[Plant, World] = {
     skip_alignment: rescaling(),
@@ -457,6 +529,11 @@ PLANTED: dict[Plant, World] = {
     wait_for_requests_before_the_barrier: crashing(asking),
     leave_the_coordinator_running_after_a_failure: rescaling(),
     answer_a_stop_before_its_run_has_ended: rescaling(),
+    lose_rows_in_flight: overtaking(),
+    record_rows_in_flight_twice: overtaking(),
+    record_rows_behind_the_barrier: overtaking(),
+    replay_rows_in_flight_behind_new_input: overtaking(disordered),
+    replay_rows_in_flight_where_they_were: overtaking(),
 }
 
 #: Each is found in random worlds, from this seed on.

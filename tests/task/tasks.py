@@ -15,7 +15,7 @@ from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Operator, OperatorContext
 from runtime.state.backend import SubtaskState
 from runtime.task.output import Outputs
-from runtime.task.task import Task
+from runtime.task.task import Background, Task
 from tests.manual_clock import ManualClock
 
 CREDIT: Final = FlowControl(min_bytes=16 * 1024)  #: of receivers whose speed need not be measured first
@@ -39,9 +39,12 @@ def opened(
     clock: ManualClock,
     send: Callable[[ChannelId, Message], None] = lambda channel, message: None,
     consumed: Callable[[ChannelId, int], None] = lambda channel, nbytes: None,
+    background: Background = lambda work: None,
+    store: MemorySnapshotStore | None = None,
+    alignment_timeout_ms: int = 0,
 ) -> Task:
-    """Opened and not started. Nothing is stored, and nobody hears its reports."""
-    store = MemorySnapshotStore()
+    """Opened and not started. Nobody hears its reports, and nothing is stored without `background`."""
+    store = store or MemorySnapshotStore()
     state = SubtaskState(range(graph.max_parallelism), graph.max_parallelism, store)
     context = OperatorContext(
         job="job",
@@ -63,8 +66,9 @@ def opened(
         store=store,
         report=lambda subtask, report: None,
         return_credit=consumed,
-        background=lambda work: None,
+        background=background,
         submit_compaction=lambda work: None,
+        alignment_timeout_ms=alignment_timeout_ms,
     )
     grow_batches(task.poll_policy)
     task.open()

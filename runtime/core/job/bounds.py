@@ -20,6 +20,7 @@ DAY_MS: Final = 24 * _HOUR_MS
 IntervalMs = Annotated[int, Meta(ge=1, le=DAY_MS)]
 TimeoutMs = Annotated[int, Meta(ge=1, le=DAY_MS)]
 PauseMs = Annotated[int, Meta(ge=0, le=DAY_MS)]
+AlignmentTimeoutMs = Annotated[int, Meta(ge=0, le=DAY_MS)]
 ConcurrentCheckpoints = Annotated[int, Meta(ge=1, le=100)]
 FailureCount = Annotated[int, Meta(ge=0, le=1_000_000)]
 DelayMs = Annotated[int, Meta(ge=0, le=_HOUR_MS)]

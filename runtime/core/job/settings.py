@@ -13,6 +13,7 @@ from msgspec import Meta
 from runtime.access.spark_settings import check_spark_settings
 from runtime.core.job.bounds import (
     DAY_MS,
+    AlignmentTimeoutMs,
     BackoffMultiplier,
     ConcurrentCheckpoints,
     DelayMs,
@@ -44,6 +45,7 @@ class CoordinatorSettings:
         mode: AT_LEAST_ONCE: barriers block no channel, and a restart may process records again.
         tolerable_failures: more consecutive failed checkpoints than this restart the job, 0 to a million. None: failed
             checkpoints never restart it.
+        alignment_timeout_ms: a barrier that has waited for longer overtakes rows, 1 ms to a day. 0: it waits.
 
     Raises:
         JobRejected: a value is out of bounds; the error names the field.
@@ -55,6 +57,7 @@ class CoordinatorSettings:
     max_concurrent: ConcurrentCheckpoints = 1
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE  #: for the subtasks; the coordinator does not use it
     tolerable_failures: FailureCount | None = None
+    alignment_timeout_ms: AlignmentTimeoutMs = 0  #: for the subtasks; the coordinator does not use it
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -114,6 +117,13 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ),
     ] = 500
     max_concurrent_checkpoints: Annotated[ConcurrentCheckpoints, Meta(description="Most checkpoints in progress.")] = 1
+    alignment_timeout_ms: Annotated[
+        AlignmentTimeoutMs,
+        Meta(
+            description="A barrier that has waited for longer overtakes the rows before steps that are partitioned by "
+            "key: the rows become part of the checkpoint. 0: it waits. Needs exactly once, one checkpoint at a time."
+        ),
+    ] = 0
     tolerable_failed_checkpoints: Annotated[
         FailureCount | None,
         Meta(description="More consecutive failures restart the job. Empty: failures never restart it."),
@@ -208,6 +218,12 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Raises ValueError if settings contradict each other."""
         if self.restart_max_backoff_ms < self.restart_initial_backoff_ms:
             raise ValueError("`restart_max_backoff_ms` must not be below `restart_initial_backoff_ms`")
+        if self.alignment_timeout_ms and self.checkpoint_mode is CheckpointMode.AT_LEAST_ONCE:
+            raise ValueError(
+                "`alignment_timeout_ms` needs the mode exactly once: at least once no barrier waits for rows"
+            )
+        if self.alignment_timeout_ms and self.max_concurrent_checkpoints > 1:
+            raise ValueError("`alignment_timeout_ms` needs `max_concurrent_checkpoints` 1")
         check_spark_settings(self.spark, for_slots=self.execution_mode is not ExecutionMode.BATCH)
 
     @property
@@ -219,6 +235,7 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             max_concurrent=self.max_concurrent_checkpoints,
             mode=self.checkpoint_mode,
             tolerable_failures=self.tolerable_failed_checkpoints,
+            alignment_timeout_ms=self.alignment_timeout_ms,
         )
 
     @property

@@ -190,7 +190,8 @@ def has_state(operator: OperatorSnapshot) -> bool:
 def _has_subtask_state(snapshot: SubtaskSnapshot) -> bool:
     lists = {name: values for name, values in snapshot.lists.items() if name != SET_ASIDE_TIMES}
     state_maps = (snapshot.keyed, snapshot.broadcast, lists, snapshot.unions)
-    return any(any(states.values()) for states in state_maps) or bool(snapshot.committables or snapshot.feedback)
+    rest = (snapshot.committables, snapshot.feedback, snapshot.in_flight)
+    return any(any(states.values()) for states in state_maps) or any(rest)
 
 
 def _checkpoint_problems(manifest: Manifest, target: RestoreTarget, job: str) -> Iterator[RestoreProblem]:
@@ -204,6 +205,7 @@ def _checkpoint_problems(manifest: Manifest, target: RestoreTarget, job: str) ->
         detail = f"the checkpoint has {manifest.max_parallelism} key groups, the job {target.max_parallelism}"
         yield RestoreProblem(code="max-parallelism-changed", field="max_parallelism", detail=detail)
     yield from _missing_loops(manifest, target)
+    yield from _missing_edges(manifest, target)
 
 
 def _missing_loops(manifest: Manifest, target: RestoreTarget) -> Iterator[RestoreProblem]:
@@ -213,6 +215,25 @@ def _missing_loops(manifest: Manifest, target: RestoreTarget) -> Iterator[Restor
         if uid in uids and any(snapshot.feedback for snapshot in operator.subtasks.values()):
             detail = "the checkpoint holds feedback records for it, and the job has no loop back to it now"
             yield RestoreProblem(code="unmapped-state", field=uid, detail=detail, waivable=True)
+
+
+def _missing_edges(manifest: Manifest, target: RestoreTarget) -> Iterator[RestoreProblem]:
+    """Problems: the checkpoint holds rows in flight on an edge by key that the target graph lacks."""
+    uids = {operator.uid for operator in target.operators}
+    edges = {
+        (edge.source, edge.target, edge.input, edge.keys)
+        for edge in target.edges
+        if edge.partitioning is Partitioning.HASH and not edge.feedback
+    }
+    for uid, operator in manifest.operators.items():
+        rows = (rows for snapshot in operator.subtasks.values() for rows in snapshot.in_flight)
+        lost = sorted({each.source for each in rows if (each.source, uid, each.input, each.keys) not in edges})
+        if uid in uids and lost:
+            detail = (
+                f"the checkpoint holds rows in flight to it from {', '.join(map(repr, lost))}, and the job has no edge "
+                "between them with the same keys: take a savepoint with alignment_timeout_ms 0"
+            )
+            yield RestoreProblem(code="unmapped-rows", field=uid, detail=detail, waivable=True)
 
 
 def _predecessors_of_finished_operators(manifest: Manifest, target: RestoreTarget) -> dict[str, str]:
@@ -291,7 +312,7 @@ def _operator_problem(
 
 def _declarations(operator: OperatorSnapshot) -> Declarations:
     """The declarations by which the state in the checkpoint was formed. Without keyed state, any keys can read it."""
-    if not any(any(snapshot.keyed.values()) for snapshot in operator.subtasks.values()):
+    if not any(any(snapshot.keyed.values()) or snapshot.in_flight for snapshot in operator.subtasks.values()):
         return Declarations(durations=operator.durations)
     return Declarations(
         durations=operator.durations, keys=operator.keys, aggregates=operator.aggregates, times=operator.times

@@ -5,6 +5,7 @@
 - Keyed state is assigned by operator uid and key group, never by slot.
 - Lists stay with their subtask at equal parallelism. A rescale redistributes them in contiguous chunks, and so does a
   restore after some subtasks had finished.
+- Rows in flight are assigned by key group, as keyed state is.
 - Every subtask receives all entries of a union list, and broadcast state from any subtask that has it.
 - A finished operator is skipped, but its pending committables are not (`pending_committables`).
 - A restored watermark is at most that of every old subtask whose splits or rows the new subtask may hold; otherwise
@@ -19,7 +20,14 @@ from typing import Any
 from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.job.key_groups import key_group_range
-from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
+from runtime.core.snapshot.manifest import (
+    FinishedState,
+    Manifest,
+    OperatorSnapshot,
+    RowsInFlight,
+    Segment,
+    SubtaskSnapshot,
+)
 from runtime.core.snapshot.proofs import StateProof, add_proofs
 
 
@@ -34,6 +42,7 @@ class SubtaskRestore:
     broadcast: SubtaskSnapshot | None = None  #: the snapshot with the broadcast state to restore
     proofs: Mapping[str, StateProof] = field(default_factory=dict)  #: of keyed states, in its key groups
     feedback: tuple[Segment, ...] = ()  #: its share of the logged feedback records, to be replayed
+    in_flight: tuple[RowsInFlight, ...] = ()  #: of all old subtasks; its share is that of its key groups
     watermark: int | None = None
     finished: bool = False  #: skip the operator
 
@@ -63,14 +72,20 @@ def assign_state(manifest: Manifest, graph: JobGraph) -> Mapping[SubtaskId, Subt
 def restores_apart(manifest: Manifest | None, graph: JobGraph) -> bool:
     """Whether a restore assigns to each subtask its own state only, so that its siblings may run on.
 
-    Otherwise a sibling may still hold entries of a union list, or of a list that is redistributed.
+    Otherwise a sibling may still hold entries of a union list, or of a list that is redistributed. Restarted senders do
+    not repeat rows in flight, which a sibling may not have processed.
     """
     return manifest is None or all(
-        _keeps_lists(manifest.operators[operator.uid], operator.parallelism)
+        not has_rows_in_flight(manifest.operators[operator.uid])
+        and _keeps_lists(manifest.operators[operator.uid], operator.parallelism)
         and not any(any(snapshot.unions.values()) for snapshot in manifest.operators[operator.uid].subtasks.values())
         for operator in graph.operators
         if operator.uid in manifest.operators
     )
+
+
+def has_rows_in_flight(operator: OperatorSnapshot) -> bool:
+    return any(snapshot.in_flight for snapshot in operator.subtasks.values())
 
 
 def _operators_with_moved_rows(manifest: Manifest, graph: JobGraph) -> set[OperatorId]:
@@ -102,6 +117,7 @@ def _restore_subtask(
         broadcast=_broadcast_snapshot(old),
         proofs=keyed_proofs(old.subtasks.values(), _key_groups(subtask, operator, graph)),
         feedback=_redistribute_feedback(old, subtask.index, operator.parallelism) if operator.uid in heads else (),
+        in_flight=tuple(rows for _, snapshot in sorted(old.subtasks.items()) for rows in snapshot.in_flight),
     )
 
 

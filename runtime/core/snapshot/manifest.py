@@ -106,6 +106,18 @@ class TableColumns(msgspec.Struct, frozen=True):
     values: dict[str, str]
 
 
+class RowsInFlight(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows that a barrier overtook on an edge, before they reached the operator. A restore replays them first."""
+
+    source: str  #: the operator that sent them
+    input: int  #: the input of the operator that receives them
+    keys: tuple[str, ...]  #: the key columns of the edge
+    is_aggregated: bool  #: before a window, per key and pane
+    batches: int  #: in which the rows were sent
+    segments: tuple[Segment, ...]  #: the rows of a key are in their order
+    proof: dict[int, GroupProof]  #: by key group
+
+
 class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a subtask at a barrier, as handles.
 
@@ -113,7 +125,8 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     `lists` maps a name to JSON values that a rescale redistributes. `unions` maps a name to JSON values that every
     subtask receives in full; it includes every declared union list, even if empty.
     `committables` are JSON values that the sink has prepared and not yet seen committed, oldest first.
-    `feedback` holds the in-flight records of a loop, at its head: the only channel state in a checkpoint.
+    `feedback` holds the in-flight records of a loop, at its head.
+    `in_flight` holds the rows that the barrier overtook before the subtask.
     """
 
     finished: bool = False
@@ -128,10 +141,12 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     value_types: dict[str, str] = {}  #: Arrow types by `state.column` of keyed tables
     empty_tables: dict[str, TableColumns] = {}  #: keyed states without rows
     proofs: dict[str, dict[int, GroupProof]] = {}  #: of keyed and broadcast states, by name and key group
+    in_flight: tuple[RowsInFlight, ...] = ()
 
     def segments(self) -> tuple[Segment, ...]:
         state_maps = (*self.keyed.values(), *self.broadcast.values())
-        return (*(segment for segments in state_maps for segment in segments), *self.feedback)
+        state = (segment for segments in state_maps for segment in segments)
+        return (*state, *self.feedback, *(segment for rows in self.in_flight for segment in rows.segments))
 
     def with_segments(self, change: Callable[[Segment], Segment]) -> Self:
         """A copy in which `change` has replaced each segment."""
@@ -140,6 +155,9 @@ class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
             keyed={name: tuple(map(change, segments)) for name, segments in self.keyed.items()},
             broadcast={name: tuple(map(change, segments)) for name, segments in self.broadcast.items()},
             feedback=tuple(map(change, self.feedback)),
+            in_flight=tuple(
+                msgspec.structs.replace(rows, segments=tuple(map(change, rows.segments))) for rows in self.in_flight
+            ),
         )
 
 

@@ -4,6 +4,9 @@ A channel that has delivered its barrier is blocked until all live channels have
 checkpoint is snapshotted at most once, in order, and only when every live channel has delivered its barrier or ended;
 no channel is blocked without a pending barrier. (ABS, Carbone et al. 2015, algorithm 1; Flink's
 `SingleCheckpointBarrierHandler`.)
+
+A barrier that has waited for too long *overtakes* rows: the checkpoint is snapshotted at once, and no channel stays
+blocked. Rows on a channel before its barrier belong to the snapshot. Their recording is that of the subtask. (FLIP-76.)
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +14,7 @@ from typing import Self
 
 from runtime.core.job.ids import ChannelId, CheckpointId, add_aborted_id
 from runtime.core.job.messages import Barrier
-from runtime.core.subtask.barrier_handler import NO_CHANNELS, Aligned, AlignmentOutcome, GivenUp
+from runtime.core.subtask.barrier_handler import NO_CHANNELS, Aligned, AlignmentOutcome, GivenUp, Overtakes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,17 @@ class BarrierAlignment:
         started, given_up = self._begin(barrier)
         settled, outcomes = started._complete()
         return settled, given_up + outcomes
+
+    def may_overtake(self, barrier: Barrier) -> bool:
+        is_new = barrier.checkpoint > self.newest and barrier.checkpoint not in self.aborted
+        is_pending = self.pending is not None and self.pending.checkpoint == barrier.checkpoint
+        return not barrier.kind.ends_job and (is_new or is_pending)
+
+    def on_timeout(self, barrier: Barrier) -> tuple[Self, list[AlignmentOutcome]]:
+        assert self.may_overtake(barrier), "the barrier is late, or aligns always"
+        started, outcomes = (self, []) if barrier == self.pending else self._begin(barrier)
+        overtakes = Overtakes(barrier, started.live - started.blocked)
+        return started._idle(barrier.checkpoint), [*outcomes, overtakes]
 
     def on_cancel(self, checkpoint: CheckpointId) -> tuple[Self, list[AlignmentOutcome]]:
         is_past = checkpoint < self.newest or (checkpoint == self.newest and self.pending is None)

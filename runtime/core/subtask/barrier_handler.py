@@ -27,7 +27,15 @@ class GivenUp:
     overtaken: bool  #: superseded, not cancelled
 
 
-AlignmentOutcome = Aligned | GivenUp
+@dataclass(frozen=True, slots=True)
+class Overtakes:
+    """`barrier` overtakes rows: take the snapshot now, with the rows before the barrier on `channels`."""
+
+    barrier: Barrier
+    channels: frozenset[ChannelId]  #: live channels that have not delivered the barrier
+
+
+AlignmentOutcome = Aligned | GivenUp | Overtakes
 
 
 class BarrierHandler(Protocol):
@@ -48,6 +56,12 @@ class BarrierHandler(Protocol):
 
     def on_trigger(self, barrier: Barrier) -> "tuple[BarrierHandler, list[AlignmentOutcome]]":
         """The coordinator triggered this subtask: a source, or a subtask whose predecessors have all ended."""
+
+    def may_overtake(self, barrier: Barrier) -> bool:
+        """Whether `barrier` belongs to a checkpoint that is still to be taken, and may overtake rows."""
+
+    def on_timeout(self, barrier: Barrier) -> "tuple[BarrierHandler, list[AlignmentOutcome]]":
+        """The barrier, which is in alignment or lies in a queue, has waited for too long."""
 
     def on_cancel(self, checkpoint: CheckpointId) -> "tuple[BarrierHandler, list[AlignmentOutcome]]":
         """A CancelBarrier arrived: an upstream subtask cannot take part in `checkpoint`."""

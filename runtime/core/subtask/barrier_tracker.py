@@ -65,6 +65,13 @@ class BarrierTracker:
         settled, outcomes = begun._complete()
         return settled, given_up + outcomes
 
+    def may_overtake(self, barrier: Barrier) -> bool:
+        """False: a barrier waits for barriers only, and rows behind an early barrier are processed."""
+        return False
+
+    def on_timeout(self, barrier: Barrier) -> tuple[Self, list[AlignmentOutcome]]:
+        raise AssertionError("no alignment takes place")
+
     def on_cancel(self, checkpoint: CheckpointId) -> tuple[Self, list[AlignmentOutcome]]:
         """Gives up `checkpoint` and every awaited checkpoint before it, once each."""
         if checkpoint <= self.closed_up_to or checkpoint in self.aborted:

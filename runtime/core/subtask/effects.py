@@ -43,6 +43,7 @@ class CaptureState:
 
     `logs`: a log of feedback records belongs to the snapshot, so it is stored and answered at CloseLog. `inherits`: an
     earlier checkpoint to stop the job. The new log inherits that log, whose records the operator never saw.
+    `overtakes`: rows in flight belong to the snapshot, so it is stored and answered at CompleteRecording.
     """
 
     barrier: Barrier
@@ -50,6 +51,25 @@ class CaptureState:
     watermark: int
     logs: bool = False
     inherits: CheckpointId | None = None
+    overtakes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRows:
+    """Add rows that the barrier has overtaken to its snapshot. The operator gets them later."""
+
+    channel: ChannelId
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteRecording:
+    """All rows that the barrier has overtaken are recorded: store the snapshot with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropRecording:
+    """The checkpoint cannot complete: discard the recorded rows and the copied state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +136,7 @@ class Close:
 
 
 LoopEffect = LogFeedback | CloseLog | DropLog | FlushLoop
+RecordingEffect = RecordRows | CompleteRecording | DropRecording
 SubtaskEffect = (
     ProcessRecords
     | AdvanceWatermark
@@ -123,6 +144,7 @@ SubtaskEffect = (
     | PreparePreBarrier
     | CaptureState
     | LoopEffect
+    | RecordingEffect
     | EndInput
     | Finish
     | BeginLive

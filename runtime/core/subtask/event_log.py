@@ -7,7 +7,14 @@ from typing import Final
 
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Records
-from runtime.core.subtask.events import FeedbackReplayed, MessageArrived, SourceAdvanced, SubtaskEvent
+from runtime.core.subtask.events import (
+    FeedbackReplayed,
+    MessageArrived,
+    MessageOvertaken,
+    RowsReplayed,
+    SourceAdvanced,
+    SubtaskEvent,
+)
 
 MAX_LOGGED_EVENTS: Final = 40
 
@@ -44,7 +51,11 @@ class EventLog:
         match event:
             case SourceAdvanced():
                 return
-            case MessageArrived(channel, Records(rows=rows, nbytes=nbytes)):
+            case (
+                MessageArrived(channel, Records(rows=rows, nbytes=nbytes))
+                | MessageOvertaken(channel, Records(rows=rows, nbytes=nbytes))
+                | RowsReplayed(channel, Records(rows=rows, nbytes=nbytes))
+            ):
                 self._events.append(LoggedRecords(channel, rows, nbytes))
             case FeedbackReplayed(Records(rows=rows, nbytes=nbytes)):
                 self._events.append(LoggedRecords(None, rows, nbytes))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from runtime.core.job.ids import ChannelId
-from runtime.core.job.messages import Barrier, EndOfData, Message, Records, TerminationMarker
+from runtime.core.job.messages import Barrier, EndOfData, EndOfPartition, Message, Records, TerminationMarker
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.core.snapshot.control import (
     CheckpointAborted,
@@ -40,6 +40,24 @@ class MessageHeld:
 @dataclass(frozen=True, slots=True)
 class HoldReleased:
     """The operator has emitted its buffered rows: the held messages take effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentTimedOut:
+    """The barrier has waited for the alignment timeout; see `Subtask.may_overtake`."""
+
+    barrier: Barrier
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOvertaken:
+    """The next message of a channel on which rows are recorded (`Subtask.recorded_channels`).
+
+    Records and the end of a channel stay in the queue of the channel and arrive later. A barrier does not.
+    """
+
+    channel: ChannelId
+    message: Records | Barrier | EndOfPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +116,29 @@ class FeedbackReplayed:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedbackReplayEnded:
-    """The restored log has been replayed."""
+class RowsReplayed:
+    """The next restored rows that were in flight on the edge of `channel`. They precede all messages of channels."""
+
+    channel: ChannelId
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEnded:
+    """All restored rows have been replayed."""
 
 
 SubtaskEvent = (
     SubtaskStarted
     | FeedbackReplayed
-    | FeedbackReplayEnded
+    | RowsReplayed
+    | ReplayEnded
     | InputsRestarted
     | MessageArrived
     | MessageHeld
     | HoldReleased
+    | AlignmentTimedOut
+    | MessageOvertaken
     | SourceAdvanced
     | SourceIdle
     | SourceResumed

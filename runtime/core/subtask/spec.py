@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from runtime.core.job.graph import JobGraph, Role
+from runtime.core.job.graph import JobGraph, Partitioning, Role
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.subtask.build_sides import joins_ahead
 from runtime.core.subtask.termination import LoopPlace
+from runtime.errors import JobRejected
+
+_MAX_NAMED_STEPS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,8 @@ class SubtaskSpec:
     reads_to_end: bool = False  #: a source on a build side: a drain lets it read to its end
     loop: LoopPlace | None = None  #: None outside loops
     replays_feedback: bool = False  #: the restored feedback log is replayed first
+    replays_rows: bool = False  #: restored rows that were in flight are replayed first
+    overtakes: bool = False  #: a barrier may overtake rows, as each of them belongs to a key group
     restored_watermark: int | None = None
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE
     finished_on_restore: bool = False  #: skip the operator, but forward barriers, watermarks and end events
@@ -44,6 +50,7 @@ def spec_of(
     finished: bool = False,
     mode: CheckpointMode = CheckpointMode.EXACTLY_ONCE,
     replays: bool = False,
+    replays_rows: bool = False,
 ) -> SubtaskSpec:
     """The spec of `subtask` in `graph`. `watermark`: the restored watermark, if any."""
     channels = graph.inputs[subtask]
@@ -59,10 +66,47 @@ def spec_of(
         reads_to_end=builds and graph.by_uid[subtask.operator].role is Role.SOURCE,
         loop=loop_place_of(graph, subtask),
         replays_feedback=replays,
+        replays_rows=replays_rows,
+        overtakes=mode is CheckpointMode.EXACTLY_ONCE and not finished and may_overtake(graph, subtask.operator),
         restored_watermark=watermark,
         mode=CheckpointMode.EXACTLY_ONCE if aligned else mode,
         finished_on_restore=finished,
     )
+
+
+def may_overtake(graph: JobGraph, uid: OperatorId) -> bool:
+    """Whether a barrier may overtake rows before `uid`: every input is partitioned by key, and none is in a loop.
+
+    A row that was in flight is then replayed by the subtask that owns its key group, at any parallelism.
+    """
+    edges = [edge for edge in graph.edges if edge.target == uid]
+    hashed = all(edge.partitioning is Partitioning.HASH and not edge.build and not edge.feedback for edge in edges)
+    return bool(edges) and hashed and uid not in graph.loops
+
+
+def check_overtaking(graph: JobGraph) -> None:
+    """Refuses an alignment timeout for a job in which every barrier waits for rows.
+
+    Raises:
+        JobRejected: no step may be overtaken; the first steps are named, with the reason.
+    """
+    steps = [operator.uid for operator in graph.operators if operator.role is not Role.SOURCE]
+    if not any(may_overtake(graph, uid) for uid in steps):
+        reasons = "; ".join(_reason_to_align(graph, uid) for uid in steps[:_MAX_NAMED_STEPS])
+        detail = f"a barrier overtakes rows only before a step whose inputs are all partitioned by key: {reasons}"
+        raise JobRejected("nothing-to-overtake", "alignment_timeout_ms", detail)
+
+
+def _reason_to_align(graph: JobGraph, uid: OperatorId) -> str:
+    if uid in graph.loops:
+        return f"{str(uid)!r} is in a loop"
+    edge = next(
+        each
+        for each in graph.edges
+        if each.target == uid and (each.build or each.partitioning is not Partitioning.HASH)
+    )
+    way = "as its build side" if edge.build else f"over a {edge.partitioning} edge"
+    return f"{str(uid)!r} reads {str(edge.source)!r} {way}"
 
 
 def loop_place_of(graph: JobGraph, subtask: SubtaskId) -> LoopPlace | None:

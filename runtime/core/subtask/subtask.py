@@ -4,6 +4,9 @@ It decides which channels are read, which messages are sent and when the operato
 
 - A snapshot is atomic with respect to records, watermarks and timers.
 - Only end events follow the barrier of a stop or drain.
+- A barrier that overtakes rows has them in its snapshot: exactly those before it that the state lacks. They follow the
+  last watermark that each channel has delivered. So none of them is late at a replay, which begins with the watermark
+  of the snapshot: no higher than any of these.
 - A subtask ends after the first completed checkpoint that began after its logic had finished; at a stop or drain, after
   exactly that savepoint. (FLIP-147; Flink's `StreamTask`.)
 
@@ -33,19 +36,23 @@ from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import SnapshotTimings, SubtaskSnapshot
 from runtime.core.subtask import events
 from runtime.core.subtask.barrier_alignment import BarrierAlignment
-from runtime.core.subtask.barrier_handler import Aligned, AlignmentOutcome, BarrierHandler, GivenUp
+from runtime.core.subtask.barrier_handler import Aligned, AlignmentOutcome, BarrierHandler, GivenUp, Overtakes
 from runtime.core.subtask.barrier_tracker import BarrierTracker
 from runtime.core.subtask.effects import (
     AdvanceWatermark,
     BeginLive,
     Broadcast,
+    CaptureState,
     Close,
     CommitOutput,
+    CompleteRecording,
+    DropRecording,
     EndInput,
     Finish,
     ForgetCheckpoint,
     PreparePreBarrier,
     ProcessRecords,
+    RecordRows,
     SubtaskEffect,
 )
 from runtime.core.subtask.event_log import EventLog
@@ -87,6 +94,8 @@ class Subtask:
         self._idle = False  #: Idle has been broadcast
         self._history: Literal["unread", "read", "over"] = "unread"  #: of a source with two parts
         self._deferred_barrier: Barrier | None = None
+        self.recorded: CheckpointId | None = None  #: the checkpoint whose rows in flight are being recorded
+        self.recorded_channels: frozenset[ChannelId] = frozenset()  #: on which its barrier has not arrived
         self._barriers_before_end: set[CheckpointId] = set()  #: that preceded the end of data of their channel
         self._release_from: CheckpointId | None = None
         self._release_at: CheckpointId | None = None
@@ -145,6 +154,16 @@ class Subtask:
     def blocked_channels(self) -> frozenset[ChannelId]:
         return self._barriers.blocked
 
+    @property
+    def aligning_barrier(self) -> Barrier | None:
+        """The barrier in alignment."""
+        return self._barriers.pending
+
+    def may_overtake(self, barrier: Barrier) -> bool:
+        """Whether `barrier`, in alignment or in a queue, may overtake rows: an `AlignmentTimedOut` has an effect."""
+        is_free = self.spec.overtakes and self.phase == "running" and self.recorded is None
+        return is_free and self._barriers.may_overtake(barrier)
+
     def is_readable(self, channel: ChannelId) -> bool:
         """Whether the host may deliver the next message of `channel`."""
         if self.phase in ("deploying", "ended") or self.loop.replaying:
@@ -184,6 +203,8 @@ class Subtask:
                 return self._on_message(channel, message) + self._emit_markers()
             case events.MessageHeld() | events.HoldReleased():
                 return self._on_hold(event)
+            case events.AlignmentTimedOut() | events.MessageOvertaken():
+                return self._on_rows_in_flight(event)
             case events.SourceAdvanced(watermark):
                 return self._forward_watermark(self.watermarks.advance_own(watermark))
             case events.SourceIdle() | events.HistoryEnded():
@@ -194,11 +215,9 @@ class Subtask:
                 return [] if self.is_logic_done else self._finish_source(drain=True)
             case events.Triggered(barrier):
                 return self._on_trigger(barrier)
-            case events.CheckpointCompleted(permit):
-                return self._on_completed(permit)
-            case control.CheckpointAborted(checkpoint):
-                return self._on_aborted(checkpoint)
-            case events.FeedbackReplayed() | events.FeedbackReplayEnded():
+            case events.CheckpointCompleted() | control.CheckpointAborted():
+                return self._on_checkpoint_end(event)
+            case events.FeedbackReplayed() | events.RowsReplayed() | events.ReplayEnded():
                 return self._on_replay(event)
             case control.FollowWatermark(watermark=time):
                 return self._follow(time)
@@ -214,7 +233,7 @@ class Subtask:
     def _on_start(self) -> Effects:
         assert self.phase == "deploying", "a subtask starts once"
         self.phase = "running"
-        self.loop.replaying = self.spec.replays_feedback
+        self.loop.replaying = self.spec.replays_feedback or self.spec.replays_rows
         if self.is_source and self.spec.finished_on_restore:
             return self._finish_source(drain=True)
         # Downstream subtasks start without watermarks and would wait until event time exceeds the restored watermark.
@@ -347,7 +366,8 @@ class Subtask:
         assert not any(self.has_ended(channel) for channel in channels), "ended data is not sent again"
         if (checkpoint := self.aligning_checkpoint) is not None:
             self._barriers = self._barriers.on_abort(checkpoint)
-        return self._on_channel_time(self.watermarks.current, self.watermarks.mark_active(channels))
+        dropped = self._drop_recording()
+        return dropped + self._on_channel_time(self.watermarks.current, self.watermarks.mark_active(channels))
 
     # ------------------------------------------------------------ barriers
 
@@ -365,7 +385,7 @@ class Subtask:
             return [control.Decline(checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)]
         if self.phase == "deploying" or self.loop.replaying:
             deploying = self.phase == "deploying"
-            detail = "the subtask is being deployed" if deploying else "the log of the loop is being replayed"
+            detail = "the subtask is being deployed" if deploying else "restored rows are being replayed"
             return self._decline(checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail)
         effects: Effects = []
         drains = barrier.kind is CheckpointKind.DRAIN
@@ -385,7 +405,9 @@ class Subtask:
         for outcome in outcomes:
             match outcome:
                 case Aligned(barrier):
-                    effects += self._on_aligned(barrier)
+                    effects += self._drop_recording() + self._on_aligned(barrier)
+                case Overtakes(barrier, channels):
+                    effects += self._on_overtaking(barrier, channels)
                 case GivenUp(checkpoint, overtaken=True):
                     effects += self._decline(checkpoint, FailureReason.DECLINED_SUBSUMED, "a newer barrier overtook it")
                 case GivenUp(checkpoint):  # pragma: no branch
@@ -425,11 +447,50 @@ class Subtask:
         capture = self.loop.capture(barrier, finished=self.phase == "finished", watermark=self.watermarks.current)
         return [PreparePreBarrier(checkpoint), Broadcast(barrier), *capture]
 
+    # ------------------------------------------------------------ rows in flight
+
+    def _on_rows_in_flight(self, event: events.AlignmentTimedOut | events.MessageOvertaken) -> Effects:
+        if isinstance(event, events.MessageOvertaken):
+            return self._on_overtaken(event.channel, event.message)
+        barrier = event.barrier
+        return self._apply_outcomes(*self._barriers.on_timeout(barrier)) if self.may_overtake(barrier) else []
+
+    def _on_overtaking(self, barrier: Barrier, channels: frozenset[ChannelId]) -> Effects:
+        """Takes the snapshot before the rows on `channels`. They are recorded until their barrier arrives."""
+        checkpoint = barrier.checkpoint
+        self.recorded, self.recorded_channels = checkpoint, channels
+        capture = CaptureState(barrier, finished=False, watermark=self.watermarks.current, overtakes=True)
+        return [PreparePreBarrier(checkpoint), Broadcast(barrier), capture, *self._complete_recording()]
+
+    def _on_overtaken(self, channel: ChannelId, message: Records | Barrier | EndOfPartition) -> Effects:
+        assert channel in self.recorded_channels, "no rows are recorded on the channel"
+        if isinstance(message, Records):
+            return [RecordRows(channel, message)]
+        assert isinstance(message, EndOfPartition) or message.checkpoint == self.recorded, "it is another barrier"
+        self.recorded_channels -= {channel}
+        return self._complete_recording()
+
+    def _complete_recording(self) -> Effects:
+        if self.recorded_channels:
+            return []
+        self.recorded = None
+        return [CompleteRecording()]
+
+    def _drop_recording(self) -> Effects:
+        """Drops recorded rows whose checkpoint was aborted, or is older than one that is aligned."""
+        if self.recorded is None:
+            return []
+        self.recorded, self.recorded_channels = None, frozenset()
+        return [DropRecording()]
+
     # ------------------------------------------------------------ loops
 
-    def _on_replay(self, event: events.FeedbackReplayed | events.FeedbackReplayEnded) -> Effects:
+    def _on_replay(self, event: events.FeedbackReplayed | events.RowsReplayed | events.ReplayEnded) -> Effects:
         if isinstance(event, events.FeedbackReplayed):
             return self.loop.on_replay(event.records)
+        if isinstance(event, events.RowsReplayed):
+            assert self.loop.replaying, "rows are replayed before anything else"
+            return [ProcessRecords(event.channel, event.records)]
         self.loop.replaying = False
         return []
 
@@ -512,6 +573,11 @@ class Subtask:
         end = EndOfData(drain, drain and self.watermarks.job_drains)
         return [*finish, Broadcast(end), control.LogicFinished()]
 
+    def _on_checkpoint_end(self, event: events.CheckpointCompleted | control.CheckpointAborted) -> Effects:
+        if isinstance(event, events.CheckpointCompleted):
+            return self._on_completed(event.permit)
+        return self._on_aborted(event.checkpoint)
+
     def _on_completed(self, permit: CommitPermit) -> Effects:
         if self.ended or permit.checkpoint <= self._last_notified:
             return []
@@ -535,4 +601,5 @@ class Subtask:
         self._barriers = self._barriers.on_abort(checkpoint)
         if self.ended or self.spec.finished_on_restore:
             return []
-        return [*self.loop.abort(checkpoint), ForgetCheckpoint(checkpoint)]
+        dropped = self._drop_recording() if checkpoint == self.recorded else []
+        return [*dropped, *self.loop.abort(checkpoint), ForgetCheckpoint(checkpoint)]

@@ -47,6 +47,7 @@ class Deploy(ControlMessage, frozen=True):
     memory_bytes: int | None = None  #: bound on the resident memory of the slot's process
     inputs: dict[OperatorId, bytes] = {}  #: listings of `ports.ListsInput`, by source
     processed: list[RepeatedChannel] = []  #: of channels from this slot to surviving receivers
+    alignment_timeout_ms: int = 0
 
 
 class Start(ControlMessage, frozen=True):

@@ -89,6 +89,9 @@ def test_a_restart_strategy_is_chosen_by_name(raw: dict[str, Any], strategy: Res
         ({"on_corrupt_checkpoint": "ignore"}, "on_corrupt_checkpoint"),
         ({"fallback_limit_ms": 10}, "fallback_limit_ms"),
         ({"checkpoint_intervall_ms": 100}, "checkpoint_intervall_ms"),
+        ({"alignment_timeout_ms": -1}, "alignment_timeout_ms"),
+        ({"alignment_timeout_ms": 1, "checkpoint_mode": "at_least_once"}, "alignment_timeout_ms"),
+        ({"alignment_timeout_ms": 1, "max_concurrent_checkpoints": 2}, "max_concurrent_checkpoints"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(raw: dict[str, Any], message: str) -> None:

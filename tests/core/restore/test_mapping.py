@@ -17,7 +17,19 @@ from runtime.core.restore.mapping import (
 )
 from runtime.core.snapshot.manifest import FORMAT_VERSION, SET_ASIDE_TIMES, Manifest, SubtaskSnapshot
 from runtime.errors import JobRejected
-from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source
+from tests.core.builders import (
+    DONE,
+    SNAPSHOT,
+    chain,
+    edge,
+    looped,
+    manifest,
+    operator,
+    rows_in_flight,
+    segment,
+    sink,
+    source,
+)
 
 HELD = SubtaskSnapshot(keyed={"k": (segment("1"),)})
 OWING = SubtaskSnapshot(committables=("file",))
@@ -390,3 +402,45 @@ def test_records_that_were_on_their_way_round_need_a_loop_to_go_on_in() -> None:
 def test_what_comes_round_does_not_precede_the_head() -> None:
     """A head may have finished, and a part of the body not."""
     check_restorable(manifest({"a": [DONE], "h": [DONE]}), looped(), "job")
+
+
+# ---------------------------------------------------------------- rows in flight
+
+
+def shuffled(sender: str = "a", partitioning: Partitioning = Partitioning.HASH) -> JobGraph:
+    operators = (source(sender), operator("b"), sink("c"))
+    return JobGraph(operators, (edge(sender, "b", partitioning), edge("b", "c")), max_parallelism=8)
+
+
+def test_rows_in_flight_need_their_edge_to_be_replayed() -> None:
+    """S4-48: dropping them would lose them, unless the user waives them."""
+    savepoint = manifest({"b": [SubtaskSnapshot(in_flight=(rows_in_flight("a"),))]})
+    check_restorable(savepoint, shuffled(), "job")
+    for graph in (shuffled("other"), shuffled(partitioning=Partitioning.REBALANCE)):
+        with pytest.raises(JobRejected, match="rows in flight to it from 'a'") as error:
+            check_restorable(savepoint, graph, "job")
+        assert (error.value.code, error.value.field) == ("unmapped-rows", "b")
+        check_restorable(savepoint, graph, "job", allow_unmapped=True)
+
+
+def test_rows_in_flight_with_other_keys_are_refused() -> None:
+    other = rows_in_flight("a", keys=("other",))
+    with pytest.raises(JobRejected, match="with the same keys"):
+        check_restorable(manifest({"b": [SubtaskSnapshot(in_flight=(other,))]}), shuffled(), "job")
+
+
+def test_a_dropped_operator_with_rows_in_flight_has_state() -> None:
+    savepoint = manifest({"gone": [SubtaskSnapshot(in_flight=(rows_in_flight("a"),))]})
+    with pytest.raises(JobRejected) as error:
+        check_restorable(savepoint, shuffled(), "job")
+    assert (error.value.code, error.value.field) == ("unmapped-state", "gone")
+
+
+def test_declarations_are_compared_for_the_sake_of_rows_in_flight() -> None:
+    """A window of another size would not understand rows that were aggregated for the former one."""
+    in_flight = SubtaskSnapshot(in_flight=(rows_in_flight("a"),))
+    problem = mapped(keyed_manifest(in_flight, keys=(("key",),), aggregates=(("n", "Count()"),)), timed({}))[
+        "b"
+    ].problem
+    assert problem is not None
+    assert problem.code == "aggregates-changed"

@@ -8,9 +8,22 @@ from msgspec.structs import replace
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.ids import OperatorId
 from runtime.core.job.messages import MAX_WATERMARK
-from runtime.core.restore.state_assignment import assign_state
+from runtime.core.restore.state_assignment import assign_state, restores_apart
 from runtime.core.snapshot.manifest import SubtaskSnapshot
-from tests.core.builders import DONE, SNAPSHOT, chain, edge, looped, manifest, operator, segment, sink, source, subtask
+from tests.core.builders import (
+    DONE,
+    SNAPSHOT,
+    chain,
+    edge,
+    looped,
+    manifest,
+    operator,
+    rows_in_flight,
+    segment,
+    sink,
+    source,
+    subtask,
+)
 
 HELD = SubtaskSnapshot(keyed={"k": (segment("1"),)})
 
@@ -206,3 +219,27 @@ def test_the_logs_of_a_loop_are_assigned_in_turn_and_replayed(heads: int, assign
 def test_a_log_that_was_let_go_is_not_replayed_into_an_operator_without_a_loop() -> None:
     savepoint = manifest({"b": [SubtaskSnapshot(feedback=(segment("l"),))]})
     assert assign_state(savepoint, chain())[subtask("b/0")].feedback == ()
+
+
+# ---------------------------------------------------------------- rows in flight
+
+
+@pytest.mark.parametrize("now", [1, 2, 3])
+def test_each_subtask_gets_the_rows_in_flight_of_all_to_choose_its_key_groups(now: int) -> None:
+    """S4-48."""
+    graph = JobGraph(
+        (source("a"), operator("b", now), sink("c")),
+        (edge("a", "b", Partitioning.HASH), edge("b", "c")),
+        max_parallelism=8,
+    )
+    parts = [rows_in_flight("a", "first"), rows_in_flight("a", "second")]
+    old = manifest({"b": [SubtaskSnapshot(in_flight=(part,)) for part in parts]})
+    assigned = assign_state(old, graph)
+    assert all(assigned[subtask(f"b/{index}")].in_flight == tuple(parts) for index in range(now))
+
+
+def test_no_subtask_keeps_its_state_beside_rows_in_flight() -> None:
+    """Restarted senders do not repeat them, and a survivor has lost those in its queue."""
+    held = manifest({"b": [SubtaskSnapshot(keyed={"k": ()})]})
+    assert restores_apart(held, chain())
+    assert not restores_apart(manifest({"b": [SubtaskSnapshot(in_flight=(rows_in_flight("a"),))]}), chain())

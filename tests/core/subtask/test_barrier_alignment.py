@@ -8,7 +8,7 @@ import pytest
 from runtime.core.job.ids import MAX_ABORTED_IDS, ChannelId, CheckpointId
 from runtime.core.job.messages import Barrier, CheckpointKind
 from runtime.core.subtask.barrier_alignment import BarrierAlignment
-from runtime.core.subtask.barrier_handler import Aligned, GivenUp
+from runtime.core.subtask.barrier_handler import Aligned, AlignmentOutcome, GivenUp, Overtakes
 
 ONE, TWO, THREE = (ChannelId(0, n, 0) for n in range(3))
 
@@ -175,3 +175,60 @@ def test_ids_of_aborted_checkpoints_are_kept_within_a_bound_and_the_newest_stay(
     forgotten, _ = fresh().on_barrier(ONE, barrier(5))
     _, verdicts = forgotten.on_barrier(TWO, barrier(6))
     assert verdicts == [GivenUp(CheckpointId(5), overtaken=True)], "one that is forgotten ends with the next barrier"
+
+
+# ---------------------------------------------------------------- overtaking
+
+
+def test_a_barrier_in_alignment_overtakes_the_rows_of_the_other_channels() -> None:
+    now, _ = fresh(ONE, TWO, THREE).on_barrier(ONE, barrier(1))
+    now, outcomes = now.on_timeout(barrier(1))
+    assert outcomes == [Overtakes(barrier(1), frozenset({TWO, THREE}))]
+    assert (now.pending, now.blocked) == (None, frozenset())
+    assert now.on_barrier(TWO, barrier(1)) == (now, []), "the checkpoint is taken once"
+
+
+def test_a_barrier_in_a_queue_overtakes_the_rows_of_all_channels() -> None:
+    now, outcomes = fresh().on_timeout(barrier(1))
+    assert outcomes == [Overtakes(barrier(1), frozenset({ONE, TWO}))]
+    assert not now.may_overtake(barrier(1))
+    assert now.may_overtake(barrier(2))
+
+
+def test_a_newer_barrier_that_overtakes_rows_gives_up_the_checkpoint_in_alignment() -> None:
+    now, _ = fresh().on_barrier(ONE, barrier(1))
+    _, outcomes = now.on_timeout(barrier(2))
+    assert outcomes == [GivenUp(CheckpointId(1), overtaken=True), Overtakes(barrier(2), frozenset({ONE, TWO}))]
+
+
+@pytest.mark.parametrize("kind", [CheckpointKind.STOP, CheckpointKind.DRAIN])
+def test_the_barrier_of_a_stop_or_drain_overtakes_nothing(kind: CheckpointKind) -> None:
+    assert not fresh().may_overtake(Barrier(CheckpointId(1), kind, 0))
+
+
+def test_a_late_or_aborted_barrier_overtakes_nothing() -> None:
+    now, _ = fresh().on_timeout(barrier(2))
+    assert not any(now.may_overtake(barrier(checkpoint)) for checkpoint in (1, 2))
+    assert not now.on_abort(CheckpointId(3)).may_overtake(barrier(3))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_each_checkpoint_is_taken_at_most_once_whatever_overtakes(seed: int) -> None:
+    """Random barriers, in order on each channel, and time-outs between them."""
+    rng, now = Random(seed), fresh(ONE, TWO, THREE)
+    waiting = {channel: list(range(1, 6)) for channel in (ONE, TWO, THREE)}
+    taken: list[int] = []
+
+    def add(outcomes: list[AlignmentOutcome]) -> None:
+        taken.extend(each.barrier.checkpoint for each in outcomes if not isinstance(each, GivenUp))
+
+    while any(waiting.values()):
+        free = [channel for channel in waiting if waiting[channel] and channel not in now.blocked]
+        if rng.random() < 0.3 and now.may_overtake(late := now.pending or barrier(rng.choice(waiting[free[0]]))):
+            now, outcomes = now.on_timeout(late)
+        else:
+            channel = rng.choice(free)
+            now, outcomes = now.on_barrier(channel, barrier(waiting[channel].pop(0)))
+        add(outcomes)
+        assert bool(now.blocked) <= (now.pending is not None)
+    assert taken == sorted(set(taken))

@@ -41,10 +41,10 @@ from runtime.core.subtask.effects import (
 from runtime.core.subtask.events import (
     CheckpointCompleted,
     FeedbackReplayed,
-    FeedbackReplayEnded,
     HoldReleased,
     MessageArrived,
     MessageHeld,
+    ReplayEnded,
     SubtaskStarted,
     Triggered,
 )
@@ -224,10 +224,10 @@ def test_a_restored_log_is_replayed_before_anything_is_read() -> None:
     assert not any(machine.is_readable(channel) for channel in (COMES, ALSO, ROUND))
     assert machine.handle(FeedbackReplayed(ROWS)) == [ProcessRecords(ROUND, ROWS)]
     assert machine.handle(Triggered(barrier(1))) == [
-        Decline(FIRST, Why.DECLINED_TASK_NOT_READY, "the log of the loop is being replayed"),
+        Decline(FIRST, Why.DECLINED_TASK_NOT_READY, "restored rows are being replayed"),
         Broadcast(CancelBarrier(FIRST)),
     ]
-    assert machine.handle(FeedbackReplayEnded()) == []
+    assert machine.handle(ReplayEnded()) == []
     assert [*was, machine.loop.replaying] == [False, True, False]
     assert all(machine.is_readable(channel) for channel in (COMES, ALSO, ROUND))
 

@@ -1,6 +1,6 @@
 """The place of a subtask in the graph, as it is told."""
 
-from runtime.core.job.graph import JobGraph
+from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, OperatorId
 from runtime.core.subtask.spec import SubtaskSpec, feeds_build_side, spec_of
@@ -73,3 +73,21 @@ def test_only_sources_of_a_build_side_read_to_its_end_at_a_drain() -> None:
     graph = JobGraph(operators, (*loop, edge("p", "j"), edge("j", "k")))
     completes = {str(subtask_id): spec_of(graph, subtask_id).reads_to_end for subtask_id in graph.subtasks}
     assert [uid for uid, complete in completes.items() if complete] == ["a/0"]
+
+
+def test_a_barrier_overtakes_rows_only_where_each_belongs_to_a_key_group() -> None:
+    operators = (source("s", 2), operator("keyed", 2), operator("mixed", 2), operator("head", 2), sink("k", 2))
+    edges = (
+        edge("s", "keyed", Partitioning.HASH),
+        edge("keyed", "mixed", Partitioning.HASH),
+        edge("s", "mixed", Partitioning.BROADCAST, input=1),
+        edge("mixed", "head", Partitioning.HASH),
+        back("head", "head"),
+        edge("head", "k", Partitioning.FORWARD),
+    )
+    graph = JobGraph(operators, edges)
+    able = {uid for uid in graph.by_uid if spec_of(graph, subtask(uid)).overtakes}
+    assert able == {"keyed"}, "not a source, with rows for all subtasks, in a loop, or behind a forward edge"
+    keyed = subtask("keyed/0")
+    assert not spec_of(graph, keyed, mode=CheckpointMode.AT_LEAST_ONCE).overtakes
+    assert not spec_of(graph, keyed, finished=True).overtakes

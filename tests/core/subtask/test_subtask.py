@@ -42,20 +42,27 @@ from runtime.core.subtask.effects import (
     CaptureState,
     Close,
     CommitOutput,
+    CompleteRecording,
+    DropRecording,
     EndInput,
     Finish,
     ForgetCheckpoint,
     PreparePreBarrier,
     ProcessRecords,
+    RecordRows,
     SubtaskEffect,
 )
 from runtime.core.subtask.events import (
+    AlignmentTimedOut,
     CheckpointCompleted,
     HistoryEnded,
     HoldReleased,
     InputsRestarted,
     MessageArrived,
     MessageHeld,
+    MessageOvertaken,
+    ReplayEnded,
+    RowsReplayed,
     SourceAdvanced,
     SourceExhausted,
     SourceIdle,
@@ -808,3 +815,108 @@ def test_timers_fire_between_the_start_and_the_end_of_the_logic() -> None:
     assert [candidate.may_fire for candidate in (waiting, machine, skipped)] == [False, True, False]
     hear(machine, LEFT, EndOfData(drain=True))
     assert not machine.may_fire
+
+
+# ---------------------------------------------------------------- rows in flight
+
+
+def overtaken(checkpoint: int, time: int = MIN_WATERMARK) -> Effects:
+    """The snapshot of a barrier that overtakes rows: as any other, but not acknowledged yet."""
+    cut = barrier(checkpoint)
+    capture = CaptureState(cut, finished=False, watermark=time, overtakes=True)
+    return [PreparePreBarrier(cut.checkpoint), Broadcast(cut), capture]
+
+
+def overtake(machine: Subtask, channel: ChannelId, *messages: Records | Barrier | EndOfPartition) -> Effects:
+    return tell(machine, [MessageOvertaken(channel, message) for message in messages])
+
+
+def test_a_barrier_that_has_waited_too_long_is_forwarded_before_the_rows_of_the_other_channel() -> None:
+    machine = two_inputs(overtakes=True)
+    assert hear(machine, LEFT, Watermark(7), barrier(1)) == []
+    assert machine.handle(AlignmentTimedOut(barrier(1))) == overtaken(1)
+    assert machine.recorded_channels == {RIGHT}
+    assert machine.is_readable(LEFT), "rows behind the barrier need not wait"
+    assert overtake(machine, RIGHT, ROWS) == [RecordRows(RIGHT, ROWS)]
+    assert hear(machine, RIGHT, ROWS) == [ProcessRecords(RIGHT, ROWS)], "after its snapshot"
+    assert hear(machine, LEFT, ROWS) == [ProcessRecords(LEFT, ROWS)]
+    assert overtake(machine, RIGHT, barrier(1)) == [CompleteRecording()]
+    assert machine.recorded is None
+
+
+def test_a_barrier_behind_rows_overtakes_those_of_all_channels() -> None:
+    machine = two_inputs(overtakes=True)
+    assert machine.handle(AlignmentTimedOut(barrier(1))) == overtaken(1)
+    assert overtake(machine, LEFT, ROWS, barrier(1)) == [RecordRows(LEFT, ROWS)]
+    assert overtake(machine, RIGHT, barrier(1)) == [CompleteRecording()]
+
+
+def test_no_row_is_recorded_behind_the_barrier_of_its_channel() -> None:
+    machine = two_inputs(overtakes=True)
+    machine.handle(AlignmentTimedOut(barrier(1)))
+    overtake(machine, LEFT, barrier(1))
+    with pytest.raises(AssertionError, match="no rows are recorded on the channel"):
+        overtake(machine, LEFT, ROWS)
+
+
+def test_the_end_of_a_channel_ends_its_recording() -> None:
+    machine = two_inputs(overtakes=True)
+    machine.handle(AlignmentTimedOut(barrier(1)))
+    assert overtake(machine, LEFT, ROWS, EndOfPartition()) == [RecordRows(LEFT, ROWS)]
+    assert overtake(machine, RIGHT, barrier(1)) == [CompleteRecording()]
+
+
+def test_the_watermark_of_the_snapshot_is_that_of_the_delivered_messages() -> None:
+    """A recorded row follows them, so it is not late where the replay begins with this watermark."""
+    machine = one_input(overtakes=True)
+    hear(machine, LEFT, Watermark(7))
+    assert machine.handle(AlignmentTimedOut(barrier(1))) == overtaken(1, time=7)
+
+
+def test_an_aborted_checkpoint_drops_its_rows_and_the_next_barrier_may_overtake() -> None:
+    machine = two_inputs(overtakes=True)
+    machine.handle(AlignmentTimedOut(barrier(1)))
+    assert machine.handle(AlignmentTimedOut(barrier(2))) == [], "rows are recorded for one checkpoint at a time"
+    assert machine.handle(CheckpointAborted(CheckpointId(1))) == [DropRecording(), ForgetCheckpoint(CheckpointId(1))]
+    assert hear(machine, LEFT, barrier(1)) == [], "late"
+    assert machine.handle(AlignmentTimedOut(barrier(2))) == overtaken(2)
+
+
+def test_a_newer_checkpoint_that_is_aligned_drops_the_rows_of_the_older() -> None:
+    """The sender has left out the older barrier: its checkpoint was aborted there."""
+    machine = two_inputs(overtakes=True)
+    machine.handle(AlignmentTimedOut(barrier(1)))
+    overtake(machine, LEFT, barrier(1))
+    assert hear(machine, LEFT, barrier(2)) == []
+    assert hear(machine, RIGHT, barrier(2)) == [DropRecording(), *taken(2)]
+
+
+def test_a_restart_of_inputs_drops_the_rows_in_flight() -> None:
+    machine = two_inputs(overtakes=True)
+    machine.handle(AlignmentTimedOut(barrier(1)))
+    assert machine.handle(InputsRestarted(frozenset({LEFT}))) == [DropRecording()]
+
+
+@pytest.mark.parametrize("spec", [{}, {"overtakes": True, "mode": CheckpointMode.AT_LEAST_ONCE}])
+def test_a_subtask_that_aligns_always_ignores_the_timeout(spec: dict[str, Any]) -> None:
+    machine = two_inputs(**spec)
+    hear(machine, LEFT, barrier(1))
+    assert machine.handle(AlignmentTimedOut(barrier(1))) == []
+    assert hear(machine, RIGHT, barrier(1)) == taken(1)
+
+
+def test_the_timeout_of_a_barrier_that_has_been_aligned_is_late() -> None:
+    machine = one_input(overtakes=True)
+    assert hear(machine, LEFT, barrier(1)) == taken(1)
+    assert machine.handle(AlignmentTimedOut(barrier(1))) == []
+
+
+def test_restored_rows_precede_all_messages_and_a_barrier_overtakes_them() -> None:
+    machine = one_input(overtakes=True, replays_rows=True, restored_watermark=7)
+    assert not machine.is_readable(LEFT)
+    assert machine.handle(RowsReplayed(LEFT, ROWS)) == [ProcessRecords(LEFT, ROWS)]
+    assert machine.handle(AlignmentTimedOut(barrier(1))) == overtaken(1, time=7)
+    assert overtake(machine, LEFT, ROWS, barrier(1)) == [RecordRows(LEFT, ROWS), CompleteRecording()]
+    assert machine.handle(RowsReplayed(LEFT, ROWS)) == [ProcessRecords(LEFT, ROWS)]
+    assert machine.handle(ReplayEnded()) == []
+    assert machine.is_readable(LEFT)

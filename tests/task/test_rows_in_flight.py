@@ -1,0 +1,272 @@
+"""Rows in flight: a barrier overtakes them, its snapshot holds them, and they are replayed at any parallelism."""
+
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from runtime.core.job.graph import JobGraph, Partitioning
+from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.messages import Barrier, CheckpointKind, EndOfPartition, Message, Records
+from runtime.core.restore.state_assignment import SubtaskRestore
+from runtime.core.snapshot.control import Acknowledgement
+from runtime.core.snapshot.manifest import RowsInFlight
+from runtime.dataflow.plan import Edge
+from runtime.errors import CorruptState, JobRejected
+from runtime.io.memory.snapshot_store import MemorySnapshotStore
+from runtime.ports import Collector, Operator
+from runtime.state.files.segments import read_segment
+from runtime.state.index.hashing import key_groups
+from runtime.task import rows_in_flight
+from runtime.task.rows_in_flight import replayed_rows
+from runtime.task.task import Task
+from tests.core.builders import edge, operator, sink, source, subtask
+from tests.manual_clock import ManualClock
+from tests.task.tasks import opened
+
+TIMEOUT_MS: Final = 100
+ROW_MS: Final = 1_250
+GROUPS: Final = 8
+
+
+def graph_of(parallelism: int = 1) -> JobGraph:
+    operators = (source("a", 2), operator("b", parallelism), sink("c"))
+    return JobGraph(operators, (edge("a", "b", Partitioning.HASH), edge("b", "c")), max_parallelism=GROUPS)
+
+
+GRAPH, READER = graph_of(), subtask("b/0")
+LEFT, RIGHT = GRAPH.inputs[READER]
+
+
+def rows(*values: int) -> Records:
+    batch = pa.record_batch({"key": pa.array([value % 5 for value in values]), "value": pa.array(values)})
+    return Records(batch, batch.num_rows, batch.nbytes)
+
+
+def values_of(records: Records) -> list[int]:
+    return list(records.payload.column("value").to_pylist())
+
+
+def barrier(checkpoint: int, kind: CheckpointKind = CheckpointKind.CHECKPOINT, at: int = 0) -> Barrier:
+    return Barrier(CheckpointId(checkpoint), kind, at)
+
+
+class Slow(Operator):
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.processed: list[int] = []
+
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        self._clock.advance(ROW_MS * batch.num_rows)
+        self.processed += batch.column("value").to_pylist()
+
+
+class Reader:
+    """A started task. `sent`: its barriers; `snapshots`: what it has acknowledged."""
+
+    def __init__(self, timeout_ms: int = TIMEOUT_MS) -> None:
+        self.clock, self.store = ManualClock(1_000), MemorySnapshotStore()
+        self.slow = Slow(self.clock)
+        self.sent: list[Message] = []
+        self.snapshots: list[Acknowledgement] = []
+        self.task: Task = opened(
+            GRAPH,
+            READER,
+            self.slow,
+            self.clock,
+            send=lambda channel, message: self.sent.append(message),
+            background=self._answer,
+            store=self.store,
+            alignment_timeout_ms=timeout_ms,
+        )
+        self.task.start()
+
+    def _answer(self, work: Any) -> None:
+        answer = work()
+        assert isinstance(answer, Acknowledgement), answer
+        self.snapshots.append(answer)
+
+    def deliver(self, channel: ChannelId, *messages: Message) -> None:
+        for message in messages:
+            self.task.deliver(channel, message)
+
+    def in_flight(self) -> list[int]:
+        """The values in the only snapshot."""
+        (answer,) = self.snapshots
+        restored = SubtaskRestore(subtask=READER, in_flight=answer.snapshot.in_flight)
+        replayed = replayed_rows(self.store, GRAPH, [Edge(spec=spec) for spec in GRAPH.edges], restored)
+        return [value for _, records in replayed for value in values_of(records)]
+
+    def step_to_end(self) -> None:
+        while self.task.step():
+            pass
+
+
+def test_a_barrier_overtakes_queued_rows_once_it_has_waited_for_the_timeout() -> None:
+    reader = Reader()
+    late = barrier(1, at=reader.clock.now_ms())
+    reader.deliver(LEFT, rows(1), rows(2), rows(3), late, rows(4))
+    reader.deliver(RIGHT, rows(5), late, rows(6))
+    assert reader.task.step(), "the barrier has not waited yet"
+    assert reader.slow.processed == [1]
+    assert reader.task.step()
+    assert reader.sent == [late]
+    assert reader.slow.processed == [1], "receivers get the barrier before the next row"
+    assert reader.in_flight() == [2, 3, 5]
+    reader.step_to_end()
+    assert sorted(reader.slow.processed) == [1, 2, 3, 4, 5, 6], "the operator gets them all the same, once"
+    assert len(reader.sent) == 1
+
+
+def test_rows_that_arrive_before_the_barrier_of_their_channel_belong_to_the_snapshot() -> None:
+    reader = Reader()
+    reader.deliver(LEFT, barrier(1))
+    reader.deliver(RIGHT, rows(1))
+    reader.clock.advance(TIMEOUT_MS)
+    assert reader.task.step()
+    assert (len(reader.sent), reader.snapshots) == (1, [])
+    reader.deliver(RIGHT, rows(2))
+    reader.task.step()
+    reader.deliver(LEFT, rows(3))
+    reader.deliver(RIGHT, rows(4), barrier(1), rows(5))
+    reader.task.step()
+    assert reader.in_flight() == [1, 2, 4]
+    reader.step_to_end()
+    assert sorted(reader.slow.processed) == [1, 2, 3, 4, 5]
+
+
+def test_without_the_timeout_a_barrier_waits_for_its_rows() -> None:
+    reader = Reader(timeout_ms=0)
+    reader.deliver(LEFT, rows(1), barrier(1))
+    reader.deliver(RIGHT, rows(2), rows(3), barrier(1))
+    reader.task.step()
+    assert (reader.sent, reader.snapshots) == ([], [])
+    reader.step_to_end()
+    assert reader.in_flight() == []
+    assert reader.slow.processed == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [CheckpointKind.STOP, CheckpointKind.DRAIN])
+def test_the_barrier_of_a_stop_or_drain_waits_for_its_rows(kind: CheckpointKind) -> None:
+    reader = Reader()
+    reader.deliver(LEFT, rows(1), rows(2), barrier(1, kind))
+    reader.clock.advance(10 * TIMEOUT_MS)
+    reader.task.step()
+    assert reader.sent == []
+    assert reader.task.barrier_in_ms is None
+
+
+def test_the_slot_wakes_at_the_timeout() -> None:
+    reader = Reader()
+    now = reader.clock.now_ms()
+    reader.deliver(LEFT, barrier(1, at=now))
+    assert not reader.task.step() or reader.sent == []
+    assert reader.task.barrier_in_ms == TIMEOUT_MS
+    reader.clock.advance(TIMEOUT_MS - 1)
+    assert reader.task.barrier_in_ms == 1
+    reader.clock.advance(1)
+    assert reader.task.step()
+    assert len(reader.sent) == 1
+
+
+def test_a_barrier_of_a_master_with_a_fast_clock_waits_from_its_arrival() -> None:
+    reader = Reader()
+    reader.deliver(LEFT, barrier(1, at=reader.clock.now_ms() + 90_000))
+    reader.task.step()
+    reader.clock.advance(TIMEOUT_MS)
+    assert reader.task.step()
+    assert len(reader.sent) == 1
+
+
+def test_rows_before_the_end_of_a_channel_belong_to_the_snapshot() -> None:
+    """Its sender has ended: no barrier follows."""
+    reader = Reader()
+    reader.deliver(LEFT, rows(1), EndOfPartition())
+    reader.deliver(RIGHT, rows(2), barrier(1))
+    reader.clock.advance(TIMEOUT_MS)
+    assert reader.task.step()
+    assert reader.in_flight() == [1, 2]
+
+
+def test_a_subtask_that_continues_in_another_attempt_drops_its_recording() -> None:
+    reader = Reader()
+    reader.deliver(LEFT, barrier(1))
+    reader.clock.advance(TIMEOUT_MS)
+    reader.task.step()
+    reader.task.continue_in(reader.task.context.token)
+    reader.deliver(RIGHT, barrier(1))
+    reader.step_to_end()
+    assert reader.snapshots == []
+
+
+# ---------------------------------------------------------------- restore
+
+
+def stored() -> tuple[MemorySnapshotStore, tuple[RowsInFlight, ...], list[int]]:
+    """A snapshot with the rows 0 to 39 in flight, in batches of four."""
+    reader = Reader()
+    batches = [rows(*range(start, start + 4)) for start in range(0, 40, 4)]
+    reader.deliver(LEFT, *batches[:6], barrier(1))
+    reader.deliver(RIGHT, *batches[6:], barrier(1))
+    reader.clock.advance(TIMEOUT_MS)
+    assert reader.task.step()
+    (answer,) = reader.snapshots
+    return reader.store, answer.snapshot.in_flight, list(range(40))
+
+
+def replayed(
+    store: MemorySnapshotStore, in_flight: tuple[RowsInFlight, ...], parallelism: int, **changes: Any
+) -> dict[int, list[Records]]:
+    graph = graph_of(parallelism)
+    edges = [Edge(spec=spec, **changes) for spec in graph.edges]
+    return {
+        index: [
+            records
+            for _, records in replayed_rows(
+                store, graph, edges, SubtaskRestore(subtask=subtask(f"b/{index}"), in_flight=in_flight)
+            )
+        ]
+        for index in range(parallelism)
+    }
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3, 8])
+def test_the_owner_of_a_key_group_replays_its_rows_in_order_and_in_batches_as_sent(parallelism: int) -> None:
+    store, in_flight, values = stored()
+    by_subtask = replayed(store, in_flight, parallelism)
+    assert sorted(value for each in by_subtask.values() for part in each for value in values_of(part)) == values
+    for index, parts in by_subtask.items():
+        got = [value for part in parts for value in values_of(part)]
+        assert got == sorted(got), "each channel in its order"
+        for part in parts:
+            groups = key_groups(part.payload, ["key"], GROUPS)
+            assert set(groups * parallelism // GROUPS) == {index}
+            assert part.rows <= 4, "a batch of a slow step stays small"
+
+
+def test_a_lost_row_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, in_flight, _ = stored()
+    monkeypatch.setattr(rows_in_flight, "read_segment", lambda *place: read_segment(*place).slice(1))
+    with pytest.raises(CorruptState, match=r"rows in flight from 'a' to 'b' \(.*\.flight/000001.arrow.*key group"):
+        replayed(store, in_flight, 1)
+
+
+def test_rows_without_a_column_of_this_version_are_refused_by_name() -> None:
+    store, in_flight, _ = stored()
+    with pytest.raises(JobRejected, match="without the columns later") as refused:
+        replayed(store, in_flight, 1, used_columns=frozenset({"key", "later"}))
+    assert (refused.value.code, refused.value.field) == ("rows-in-flight-changed", "b")
+
+
+def test_a_column_that_this_version_does_not_send_is_left_out() -> None:
+    store, in_flight, _ = stored()
+    (parts,) = replayed(store, in_flight, 1, used_columns=frozenset({"key"})).values()
+    assert {tuple(part.payload.schema.names) for part in parts} == {("key",)}
+
+
+def test_rows_on_an_edge_that_the_job_lacks_are_not_replayed() -> None:
+    """The report of the restore refuses them before, unless they are waived."""
+    store, in_flight, _ = stored()
+    elsewhere = tuple(msgspec.structs.replace(each, source="x") for each in in_flight)
+    assert replayed(store, elsewhere, 1) == {0: []}

@@ -37,6 +37,8 @@ from runtime.task.task import Task
 
 T = TypeVar("T")
 MAX_IDLE_WAIT_MS: Final = 500  #: as in production
+SLOW: Final = 0.5  #: share of slow tasks among those before which barriers may overtake rows
+LAG: Final = 0.9  #: share of the turns that a slow task does not get
 
 
 class Attempt:
@@ -225,7 +227,7 @@ class Attempt:
         """Runs a step of some runnable subtask. Returns False if no subtask is runnable."""
         start, now = self.world.rng.randrange(len(self.order)), self.world.now
         turns = self.order[start:] + self.order[:start]
-        return any(task.step() for task in turns if task.wakes_at <= now)
+        return any(task.step() for task in turns if task.wakes_at <= now and not task.lags())
 
 
 class SlotHost:
@@ -314,8 +316,14 @@ class SimulatedTask:
         self._sleeps_without_timer = False
         self._inputs = {channel: attempt.channels[channel] for channel in task.machine.spec.inputs}
         self._outputs = [attempt.channels[channel] for channel in attempt.graph.outputs[task.id]]
+        is_overtaken = bool(attempt.settings.alignment_timeout_ms) and task.machine.spec.overtakes
+        self._is_slow = is_overtaken and self._world.rng.random() < SLOW
         task.machine.event_log = Journal(attempt.world, f"{attempt.token}:{task.id}")
         task.poll_policy.batch_size.rows = MAX_BATCH_ROWS  # else a short run would end within the slow start
+
+    def lags(self) -> bool:
+        """Whether a slow task does not get this turn, so that rows wait before it."""
+        return self._is_slow and self._world.rng.random() < LAG
 
     def belongs_to(self, attempt: Attempt) -> bool:
         """Whether senders of `attempt` reach the task: the token fences those of older attempts."""

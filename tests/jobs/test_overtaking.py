@@ -1,5 +1,7 @@
 """Barriers that overtake rows: a savepoint completes while a step takes no row, and its restore is exact."""
 
+import os
+import signal
 import time
 from collections import Counter
 from dataclasses import replace
@@ -11,6 +13,7 @@ import pytest
 import weir
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode
+from runtime.core.job.restart_strategy import FixedDelay
 from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
 from runtime.dataflow.plan import CompiledJob
@@ -72,6 +75,61 @@ def test_a_savepoint_completes_while_a_step_takes_no_row_and_restores_exactly(
     gate.touch()
     records = MemoryRunStore(token=Token(9), restore_from=savepoint.folder)
     with jobs.running(gated_job(gate, output, parallelism), storage, records) as run:
+        assert run.join() is MasterExitCode.DONE, run.records.failure
+    counted = Counter(row["value"] for row in committed(output))
+    assert counted == Counter(dict.fromkeys(range(SOURCE.total), SOURCE.splits))
+
+
+class Slow(weir.KeyedProcessFunction):
+    """Needs `pace_s` for a row until the file `fast` exists. Adds a line to the file `handled` for each row."""
+
+    def __init__(self, pace_s: float, fast: Path, handled: Path) -> None:
+        self._pace_s, self._fast, self._handled = pace_s, fast, handled
+
+    def process(self, row: dict[str, int], context: weir.ProcessContext, out: weir.RowCollector) -> None:
+        if not self._fast.exists():
+            time.sleep(self._pace_s)
+        with self._handled.open("a") as lines:
+            lines.write(f"{row['value']}\n")
+        out.emit(row)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_savepoint_waits_for_two_rows_of_a_slow_step_at_most(tmp_path: Path, jobs: Jobs, parallelism: int) -> None:
+    """S4-48: on Spark at 0.8 rows a second, after a SIGKILL from whose checkpoint rows in flight were replayed."""
+    fast, handled, output, storage = (tmp_path / name for name in ("fast", "handled", "out", "state"))
+    pace_s = 1.25 if jobs.launcher else 0.2
+
+    def job(parallelism: int) -> CompiledJob:
+        flow = weir.Dataflow("slow")
+        keyed = flow.source("numbers", replace(SOURCE, batch=1)).key_by("key")  # a barrier waits for a batch
+        keyed.process("gated", lambda: Slow(pace_s, fast, handled), SCHEMA).sink("out", weir.ParquetSink(str(output)))
+        return flow.compile(parallelism)
+
+    def handled_rows() -> int:
+        return len(handled.read_text().splitlines()) if handled.exists() else 0
+
+    with jobs.running(job(2), storage, settings=OVERTAKING, restart=FixedDelay(attempts=3, delay_ms=100)) as run:
+        run.wait_for(lambda: handled_rows() > 4)
+        run.ask("checkpoint")
+        run.wait_for(lambda: "checkpoint" in run.records.settled)
+        assert rows_in_flight(run.manifests[-1]) > 0
+        if jobs.launcher:
+            os.kill(run.records.live["slots"][0]["pid"], signal.SIGKILL)
+            run.wait_for(lambda: run.records.token > run.manifests[-1].token)
+        before = handled_rows()
+        run.wait_for(lambda: handled_rows() > before + 4)
+        before, began = handled_rows(), time.monotonic()
+        run.ask("savepoint")
+        run.wait_for(lambda: "savepoint" in run.records.settled)
+        took_s, meanwhile = time.monotonic() - began, handled_rows() - before
+        run.end("cancel")
+    assert meanwhile <= 2 * 2, f"each slot handled more than two rows in {took_s:.1f} s"
+    savepoint = run.records.completed[-1]
+    assert rows_in_flight(savepoint.manifest) > 0
+    fast.touch()
+    records = MemoryRunStore(token=Token(99), restore_from=savepoint.folder)
+    with jobs.running(job(parallelism), storage, records) as run:
         assert run.join() is MasterExitCode.DONE, run.records.failure
     counted = Counter(row["value"] for row in committed(output))
     assert counted == Counter(dict.fromkeys(range(SOURCE.total), SOURCE.splits))

@@ -99,8 +99,7 @@ def replayed_rows(
             owned = _key_groups(graph, restored.subtask)
             batches = [batch for part in parts for batch in _read_rows(store, part, owned, graph.max_parallelism)]
             expected = add_proofs((part.proof for part in parts), owned)
-            files = ", ".join(segment.path for part in parts for segment in part.segments)
-            name = f"rows in flight from {edge.source!r} to {edge.target!r} ({files})"
+            name = f"operator {str(edge.target)!r}: {_describe(parts)}"
             check_proof(name, expected, _proof_of(batches, edge.keys, graph.max_parallelism))
             for part in parts:
                 _check_aggregated(part, edges[number])
@@ -108,6 +107,18 @@ def replayed_rows(
                 sent = _sent_columns(batch, edges[number])
                 rows = input_row_count(sent) if _is_aggregated(edges[number]) else sent.num_rows
                 yield channel, Records(sent, rows, sent.nbytes)
+
+
+def check_rows(store: SnapshotStore, parts: Iterable[RowsInFlight], max_parallelism: int) -> None:
+    """Compares stored rows in flight with their proofs. Raises CorruptState."""
+    for part in parts:
+        batches = _read_rows(store, part, range(max_parallelism), max_parallelism)
+        check_proof(_describe([part]), part.proof, _proof_of(batches, part.keys, max_parallelism))
+
+
+def _describe(parts: Sequence[RowsInFlight]) -> str:
+    files = ", ".join(segment.path for part in parts for segment in part.segments)
+    return f"rows in flight from {parts[0].source!r} ({files})"
 
 
 def _fits(part: RowsInFlight, edge: EdgeSpec) -> bool:

@@ -1,4 +1,4 @@
-"""The check of all states of a checkpoint against their proofs (`runtime.core.snapshot.proofs`).
+"""The check of all states, and rows in flight, of a checkpoint against their proofs (`runtime.core.snapshot.proofs`).
 
 A file with the right checksum may still lack rows: it may have been written so. The proof is that of the live table.
 """
@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Any, Final, TextIO
 
 from runtime.core.job.key_groups import key_group_range
+from runtime.core.snapshot.manifest import RowsInFlight
 from runtime.core.snapshot.proofs import total_proof
 from runtime.errors import CorruptState
+from runtime.task.rows_in_flight import check_rows
 from spark_jobs.state.rows import (
     OpenedCheckpoint,
     find_state,
@@ -63,12 +65,25 @@ def _states(opened: OpenedCheckpoint) -> list[tuple[str, str]]:
         (uid, name)
         for uid, operator in opened.manifest.operators.items()
         for snapshot in operator.subtasks.values()
-        for name in (*snapshot.keyed, *snapshot.broadcast, *snapshot.proofs)
+        for name in (*snapshot.keyed, *snapshot.broadcast, *snapshot.proofs, *map(_name_of, snapshot.in_flight))
     })  # fmt: skip
+
+
+def _name_of(rows: RowsInFlight) -> str:
+    """The name of rows in flight among the states."""
+    return f"rows in flight from {rows.source}, input {rows.input}"
+
+
+def _rows_in_flight(opened: OpenedCheckpoint, operator: str, name: str) -> list[RowsInFlight]:
+    """The rows in flight with this name; empty: it is the name of a state."""
+    snapshots = opened.manifest.operators[operator].subtasks.values()
+    return [rows for snapshot in snapshots for rows in snapshot.in_flight if _name_of(rows) == name]
 
 
 def _entries(opened: OpenedCheckpoint, operator: str, name: str) -> int:
     """The number of entries by the proof. Each subtask has a copy of broadcast state."""
+    if rows := _rows_in_flight(opened, operator, name):
+        return total_proof(each.proof for each in rows).entries
     counts = [total_proof([files.proof]).entries for files in subtask_files(opened, operator, name)]
     snapshots = opened.manifest.operators[operator].subtasks.values()
     return max(counts) if any(name in snapshot.broadcast for snapshot in snapshots) else sum(counts)
@@ -76,6 +91,9 @@ def _entries(opened: OpenedCheckpoint, operator: str, name: str) -> int:
 
 def _check(opened: OpenedCheckpoint, operator: str, name: str, on_part: Callable[[], None]) -> str:
     try:
+        if rows := _rows_in_flight(opened, operator, name):
+            check_rows(opened.store, rows, opened.manifest.max_parallelism)
+            return EQUAL
         if not has_rows(opened, operator, name):
             return EQUAL
         files = subtask_files(opened, operator, name)

@@ -7,14 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
-from runtime.core.snapshot.manifest import Manifest, SubtaskSnapshot
+from runtime.core.job.graph import JobGraph, Partitioning
+from runtime.core.job.messages import Records
+from runtime.core.snapshot.manifest import Manifest, RowsInFlight, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, encode_manifest, manifest_folder
-from runtime.errors import CorruptState
+from runtime.dataflow.plan import Edge
+from runtime.errors import CorruptState, JobRejected
+from runtime.io.filesystem import FileStore
+from runtime.state.files.segments import write_segment
+from runtime.task.rows_in_flight import RecordedRows
+from spark_jobs.savepoints.writer import SavepointWriter
 from spark_jobs.state import check
 from spark_jobs.state.check import EQUAL, answer_check
 from spark_jobs.state.rows import has_rows, open_checkpoint
+from tests.core.builders import edge, operator, sink, source
+from tests.core.builders import subtask as subtask_id
 from tests.golden.test_golden import GOLDEN
 
 
@@ -99,3 +109,38 @@ def test_a_long_check_goes_on_with_the_next_state(savepoint: Path, monkeypatch: 
         states += answer["states"]
         is_whole = answer["is_whole"]
     assert states == reference
+
+
+def in_flight(savepoint: Path, lost_rows: int = 0) -> RowsInFlight:
+    """Rows 0 to 9 that were in flight to 'counts', without the last `lost_rows` of them in the file."""
+    folder, groups = savepoint.name, (0, stored_manifest(savepoint).max_parallelism - 1)
+    batch = pa.record_batch({"key": pa.array(range(10)), "value": pa.array(range(10))})
+    graph = JobGraph(
+        (source("numbers"), operator("counts"), sink("out")),
+        (edge("numbers", "counts", Partitioning.HASH), edge("counts", "out")),
+        max_parallelism=groups[1] + 1,
+    )
+    records = [Records(batch, batch.num_rows, batch.nbytes)]
+    recorded = RecordedRows(graph, [Edge(spec=spec) for spec in graph.edges], subtask_id("counts/0"), {0: records})
+    store = FileStore(savepoint.parent)
+    (rows,) = recorded.write(store, f"{folder}/counts-0.flight")
+    kept = batch.slice(0, batch.num_rows - lost_rows)
+    segment = write_segment(store, f"{folder}/counts-0.flight/2.arrow", [kept], kept.num_rows, groups)
+    return msgspec.structs.replace(rows, segments=(segment,))
+
+
+@pytest.mark.parametrize("lost_rows", [0, 1])
+def test_rows_in_flight_are_checked_too(savepoint: Path, lost_rows: int) -> None:
+    change(savepoint, "counts", 0, in_flight=(in_flight(savepoint, lost_rows),))
+    (result,) = [each for each in checked(savepoint)["states"] if each[1] == "rows in flight from numbers, input 0"]
+    assert (result[0], result[2]) == ("counts", 10)
+    assert (result[3] == EQUAL) is not bool(lost_rows)
+    assert not lost_rows or "entries instead of 1" in result[3] or "0 entries" in result[3]
+
+
+def test_a_savepoint_with_rows_in_flight_is_not_rewritten(savepoint: Path) -> None:
+    """A changed operator may not understand them."""
+    change(savepoint, "counts", 0, in_flight=(in_flight(savepoint),))
+    with pytest.raises(JobRejected, match="counts: the savepoint holds rows in flight") as refused:
+        SavepointWriter.from_savepoint(None, str(savepoint))  # type: ignore[arg-type]
+    assert refused.value.code == "rows-in-flight"

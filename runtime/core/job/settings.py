@@ -29,6 +29,7 @@ from runtime.core.job.bounds import (
 )
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.restart_strategy import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
+from runtime.errors import JobRejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class CoordinatorSettings:
         alignment_timeout_ms: a barrier that has waited for longer overtakes rows, 1 ms to a day. 0: it waits.
 
     Raises:
-        JobRejected: a value is out of bounds; the error names the field.
+        JobRejected: a value is out of bounds, or barriers cannot overtake rows in this mode; the error names the field.
     """
 
     interval_ms: IntervalMs | None = 5_000
@@ -61,6 +62,9 @@ class CoordinatorSettings:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        if self.alignment_timeout_ms and self.mode is CheckpointMode.AT_LEAST_ONCE:
+            detail = "at least once, no barrier waits for rows: leave it at 0"
+            raise JobRejected("bad-settings", "alignment_timeout_ms", detail)
 
 
 class ExecutionMode(StrEnum):

@@ -110,6 +110,8 @@ def test_a_wrong_setting_is_refused_by_name(raw: dict[str, Any], message: str) -
         (CoordinatorSettings, {"max_concurrent": 0}, "max_concurrent"),
         (CoordinatorSettings, {"tolerable_failures": -1}, "tolerable_failures"),
         (CoordinatorSettings, {"mode": "at_most_once"}, "mode"),
+        (CoordinatorSettings, {"alignment_timeout_ms": -1}, "alignment_timeout_ms"),
+        (CoordinatorSettings, {"alignment_timeout_ms": 1, "mode": CheckpointMode.AT_LEAST_ONCE}, "leave it at 0"),
         (FixedDelay, {"attempts": -3}, "attempts"),
         (FixedDelay, {"delay_ms": -1}, "delay_ms"),
         (ExponentialDelay, {"initial_ms": -1}, "initial_ms"),

@@ -118,7 +118,7 @@ def check_rows(store: SnapshotStore, parts: Iterable[RowsInFlight], max_parallel
 
 def _describe(parts: Sequence[RowsInFlight]) -> str:
     files = ", ".join(segment.path for part in parts for segment in part.segments)
-    return f"rows in flight from {parts[0].source!r} ({files})"
+    return f"{parts[0].name} ({files})"
 
 
 def _fits(part: RowsInFlight, edge: EdgeSpec) -> bool:

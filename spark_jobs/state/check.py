@@ -65,19 +65,16 @@ def _states(opened: OpenedCheckpoint) -> list[tuple[str, str]]:
         (uid, name)
         for uid, operator in opened.manifest.operators.items()
         for snapshot in operator.subtasks.values()
-        for name in (*snapshot.keyed, *snapshot.broadcast, *snapshot.proofs, *map(_name_of, snapshot.in_flight))
+        for name in (
+            *snapshot.keyed, *snapshot.broadcast, *snapshot.proofs, *(rows.name for rows in snapshot.in_flight),
+        )
     })  # fmt: skip
-
-
-def _name_of(rows: RowsInFlight) -> str:
-    """The name of rows in flight among the states."""
-    return f"rows in flight from {rows.source}, input {rows.input}"
 
 
 def _rows_in_flight(opened: OpenedCheckpoint, operator: str, name: str) -> list[RowsInFlight]:
     """The rows in flight with this name; empty: it is the name of a state."""
     snapshots = opened.manifest.operators[operator].subtasks.values()
-    return [rows for snapshot in snapshots for rows in snapshot.in_flight if _name_of(rows) == name]
+    return [rows for snapshot in snapshots for rows in snapshot.in_flight if rows.name == name]
 
 
 def _entries(opened: OpenedCheckpoint, operator: str, name: str) -> int:

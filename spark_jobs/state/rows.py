@@ -121,8 +121,8 @@ def _pin(root: str, folder: str) -> PinnedCheckpoint | None:
 def contents(opened: OpenedCheckpoint) -> pa.RecordBatch:
     """A row for each state of each subtask, for each element of a list, and for each pending commit.
 
-    `kind` is keyed, broadcast, list, union, commit, watermark or finished; `value` is JSON. `bytes` is the size of the
-    state's files, which may be shared with other checkpoints.
+    `kind` is keyed, broadcast, list, union, in flight, commit, watermark or finished; `value` is JSON. `bytes` is the
+    size of the state's files, which may be shared with other checkpoints.
     """
     rows = [row for uid, operator in sorted(opened.manifest.operators.items()) for row in _contents_of(uid, operator)]
     return pa.RecordBatch.from_pylist(rows, schema=CONTENTS_SCHEMA)
@@ -133,7 +133,8 @@ def _contents_of(uid: str, operator: OperatorSnapshot) -> Iterator[dict[str, Any
     for index, snapshot in sorted(operator.subtasks.items()):
         here = {"operator": uid, "subtask": index}
         yield {**here, "kind": "watermark", "value": json.dumps(snapshot.watermark)}
-        for kind, states in (("keyed", snapshot.keyed), ("broadcast", snapshot.broadcast)):
+        in_flight = {rows.name: rows.segments for rows in snapshot.in_flight}
+        for kind, states in (("keyed", snapshot.keyed), ("broadcast", snapshot.broadcast), ("in flight", in_flight)):
             for name, segments in states.items():
                 rows, nbytes = sum(s.rows for s in segments), sum(s.nbytes for s in segments)
                 yield {**here, "kind": kind, "state": name, "rows": rows, "bytes": nbytes}

@@ -249,7 +249,7 @@ def test_a_lost_row_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     store, in_flight, _ = stored()
     monkeypatch.setattr(rows_in_flight, "read_segment", lambda *place: read_segment(*place).slice(1))
     with pytest.raises(
-        CorruptState, match=r"operator 'b': rows in flight from 'a' \(.*\.flight/000001.arrow.*key group"
+        CorruptState, match=r"operator 'b': rows in flight from a, input 0 \(.*\.flight/000001.arrow.*key group"
     ):
         replayed(store, in_flight, 1)
 

@@ -19,11 +19,16 @@ class StateKind(StrEnum):
     BROADCAST = "broadcast"
     LIST = "list"
     UNION = "union"
+    IN_FLIGHT = "in flight"  #: rows that a barrier overtook, by their sender; see `RowsInFlight`
 
     @property
     def has_rows(self) -> bool:
         """Whether the state is stored as rows in state files, which `weir-state` reads; lists are in the manifest."""
         return self in (StateKind.KEYED, StateKind.BROADCAST)
+
+    @property
+    def has_files(self) -> bool:
+        return self.has_rows or self is StateKind.IN_FLIGHT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,7 @@ class StoredState:
 
     @property
     def view(self) -> str:
-        """The name of the view in SQL; "" for a list, which has none."""
+        """The name of the view in SQL; "" for a list or rows in flight, which have none."""
         return _NOT_IN_NAMES.sub("_", f"{self.operator}_{self.name}") if self.kind.has_rows else ""
 
 
@@ -70,14 +75,15 @@ def _parts(snapshot: SubtaskSnapshot) -> Iterable[tuple[StateKind, Mapping[str, 
     yield StateKind.BROADCAST, snapshot.broadcast
     yield StateKind.LIST, snapshot.lists
     yield StateKind.UNION, snapshot.unions
+    yield StateKind.IN_FLIGHT, {rows.name: rows.segments for rows in snapshot.in_flight}
 
 
 def _stored_state(
     uid: str, name: str, kind: StateKind, parts: list[tuple[Any, ...]], keys: Mapping[str, str]
 ) -> StoredState:
     counted = [part for part in parts if part][:1] if kind is StateKind.BROADCAST else parts
-    files: list[Segment] = [each for part in counted for each in part] if kind.has_rows else []
-    rows = sum(file.rows for file in files) if kind.has_rows else sum(map(len, parts))
+    files: list[Segment] = [each for part in counted for each in part] if kind.has_files else []
+    rows = sum(file.rows for file in files) if kind.has_files else sum(map(len, parts))
     return StoredState(
         operator=uid, name=name, kind=kind, subtasks=len(parts), rows=rows, nbytes=sum(file.nbytes for file in files),
         keys=keys if kind is StateKind.KEYED else {},

@@ -117,6 +117,11 @@ class RowsInFlight(msgspec.Struct, frozen=True, kw_only=True):
     segments: tuple[Segment, ...]  #: the rows of a key are in their order
     proof: dict[int, GroupProof]  #: by key group
 
+    @property
+    def name(self) -> str:
+        """The name of the rows among the states of the operator, for people."""
+        return f"rows in flight from {self.source}, input {self.input}"
+
 
 class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a subtask at a barrier, as handles.

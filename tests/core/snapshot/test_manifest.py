@@ -6,7 +6,7 @@ from runtime.core.job.ids import CheckpointId
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.failure_reason import FailureReason
 from runtime.core.snapshot.manifest import Manifest, SubtaskSnapshot, folder_of
-from tests.core.builders import DONE, SNAPSHOT, manifest, segment
+from tests.core.builders import DONE, SNAPSHOT, manifest, rows_in_flight, segment
 
 
 def test_what_counts_as_a_failure() -> None:
@@ -36,11 +36,11 @@ def test_the_log_of_a_loop_is_part_of_the_snapshot() -> None:
 def test_every_segment_may_be_exchanged_in_its_place() -> None:
     snapshot = SubtaskSnapshot(
         keyed={"k": (segment("1"), segment("2"))}, broadcast={"b": (segment("3"),)}, feedback=(segment("4"),),
-        lists={"l": (1,)},
+        lists={"l": (1,)}, in_flight=(rows_in_flight("a", "5"),),
     )  # fmt: skip
     savepoint = manifest({"a": [SNAPSHOT, snapshot]}, checkpoint=9)
     changed = savepoint.with_segments(lambda part: msgspec.structs.replace(part, path=f"x/{part.path}"))
-    assert [part.path for part in changed.segments()] == ["x/1", "x/2", "x/3", "x/4"]
+    assert [part.path for part in changed.segments()] == ["x/1", "x/2", "x/3", "x/4", "x/5"]
     assert changed.with_segments(lambda part: msgspec.structs.replace(part, path=part.path[2:])) == savepoint
 
 

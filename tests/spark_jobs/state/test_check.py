@@ -12,6 +12,7 @@ import pytest
 
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.messages import Records
+from runtime.core.snapshot.contents import StateKind, stored_states
 from runtime.core.snapshot.manifest import Manifest, RowsInFlight, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, encode_manifest, manifest_folder
 from runtime.dataflow.plan import Edge
@@ -22,7 +23,7 @@ from runtime.task.rows_in_flight import RecordedRows
 from spark_jobs.savepoints.writer import SavepointWriter
 from spark_jobs.state import check
 from spark_jobs.state.check import EQUAL, answer_check
-from spark_jobs.state.rows import has_rows, open_checkpoint
+from spark_jobs.state.rows import contents, has_rows, open_checkpoint
 from tests.core.builders import edge, operator, sink, source
 from tests.core.builders import subtask as subtask_id
 from tests.golden.test_golden import GOLDEN
@@ -136,6 +137,15 @@ def test_rows_in_flight_are_checked_too(savepoint: Path, lost_rows: int) -> None
     assert (result[0], result[2]) == ("counts", 10)
     assert (result[3] == EQUAL) is not bool(lost_rows)
     assert not lost_rows or "entries instead of 1" in result[3] or "0 entries" in result[3]
+
+
+def test_rows_in_flight_are_listed_beside_the_states(savepoint: Path) -> None:
+    change(savepoint, "counts", 0, in_flight=(in_flight(savepoint),))
+    opened = open_checkpoint(str(savepoint))
+    (listed,) = [state for state in stored_states(opened.manifest) if state.kind is StateKind.IN_FLIGHT]
+    assert (listed.operator, listed.name, listed.rows) == ("counts", "rows in flight from numbers, input 0", 10)
+    assert listed.view == ""
+    assert [row["rows"] for row in contents(opened).to_pylist() if row["kind"] == "in flight"] == [10]
 
 
 def test_a_savepoint_with_rows_in_flight_is_not_rewritten(savepoint: Path) -> None:

@@ -106,7 +106,8 @@ class Task:
     cuts: SplitCuts | None = None  #: of a source that numbers its rows
     passes_numbers: bool = False  #: the output has the numbers of the input
     _aligning_since: float | None = None
-    _barrier_since: float | None = None  #: when a barrier that may overtake rows was first seen, monotonic ms
+    #: The barrier that may overtake rows, and when it was first seen, monotonic ms.
+    _waiting_barrier: tuple[Barrier, float] | None = None
     _recording: RowRecording | None = None  #: of the rows that a barrier has overtaken
     _searched_ms: float = 0.0  #: time of polls since the last row that was to be repeated
     _empty_since: float | None = None  #: monotonic ms; None: the last poll returned rows
@@ -411,21 +412,20 @@ class Task:
 
         It has waited since its trigger, or since it was seen first if the clock of the master is ahead.
         """
-        now = self.clock.monotonic_ms()
-        seen_since = now if self._barrier_since is None else self._barrier_since
-        waited_ms = max(now - seen_since, self.clock.now_ms() - barrier.triggered_at)
+        now, waiting = self.clock.monotonic_ms(), self._waiting_barrier
+        seen_at = waiting[1] if waiting is not None and waiting[0] == barrier else now
+        waited_ms = max(now - seen_at, self.clock.now_ms() - barrier.triggered_at)
         return max(0.0, self.alignment_timeout_ms - waited_ms)
 
     def _overtake_rows(self) -> bool:
         """Lets a barrier that has waited for too long overtake rows, and records the rows. Returns whether it did."""
-        barrier = self._overtaking_barrier()
+        barrier, waiting = self._overtaking_barrier(), self._waiting_barrier
         if barrier is None:
-            self._barrier_since = None
-        elif self._barrier_since is None:
-            self._barrier_since = self.clock.monotonic_ms()
+            self._waiting_barrier = None
+        elif waiting is None or waiting[0] != barrier:
+            self._waiting_barrier = barrier, self.clock.monotonic_ms()
         overtakes = barrier is not None and self._overtakes_in_ms(barrier) == 0
         if barrier is not None and overtakes:
-            self._barrier_since = None
             self.handle(AlignmentTimedOut(barrier))
             self._input_gate.begin_recording()
             for channel, records in self._replayed_rows:

@@ -46,9 +46,9 @@ class Gate(Operator):
         out.emit(batch)
 
 
-def gated_job(gate: Path, output: Path, parallelism: int) -> CompiledJob:
+def gated_job(gate: Path, output: Path, parallelism: int, source: str = "numbers") -> CompiledJob:
     flow = weir.Dataflow("gated")
-    keyed = flow.source("numbers", SOURCE).key_by("key").process("gated", Forward, SCHEMA)
+    keyed = flow.source(source, SOURCE).key_by("key").process("gated", Forward, SCHEMA)
     keyed.sink("out", weir.ParquetSink(str(output)))
     return with_operator(flow.compile(parallelism), "gated", lambda: Gate(gate))
 
@@ -146,6 +146,21 @@ def test_without_the_setting_a_savepoint_waits_for_the_rows(tmp_path: Path, jobs
         run.wait_for(lambda: "savepoint" in run.records.settled)
         assert rows_in_flight(run.manifests[0]) == 0
         run.join()
+
+
+def test_rows_in_flight_on_a_changed_edge_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    gate, output, storage = tmp_path / "gate", tmp_path / "out", tmp_path / "state"
+    with Jobs(None).running(gated_job(gate, output, 2), storage, settings=OVERTAKING) as run:
+        run.wait_for(lambda: run.operator("gated").get("in_flight_bytes", 0))
+        run.ask("savepoint")
+        run.wait_for(lambda: "savepoint" in run.records.settled)
+        run.end("cancel")
+    records = MemoryRunStore(token=Token(9), restore_from=run.records.completed[0].folder)
+    with Jobs(None).running(gated_job(gate, output, 2, source="others"), storage, records) as again:
+        assert again.join() is MasterExitCode.DONE
+    message = str((records.failure or {}).get("message"))
+    assert message.startswith("gated: the checkpoint holds rows in flight to it from 'numbers'")
+    assert committed(output) == []
 
 
 def test_a_job_in_which_no_row_has_a_key_group_is_refused_by_name(tmp_path: Path) -> None:

@@ -179,6 +179,23 @@ def test_a_barrier_of_a_master_with_a_fast_clock_waits_from_its_arrival() -> Non
     assert len(reader.sent) == 1
 
 
+def test_each_barrier_waits_from_its_own_arrival() -> None:
+    reader = Reader()
+    late = reader.clock.now_ms() + 90_000  #: by the clock of the master
+    reader.deliver(LEFT, barrier(1, at=late))
+    reader.task.step()
+    reader.clock.advance(TIMEOUT_MS - 1)
+    reader.deliver(RIGHT, barrier(1, at=late))
+    reader.deliver(LEFT, barrier(2, at=late))
+    reader.task.step()
+    assert reader.sent == [barrier(1, at=late)], "aligned"
+    reader.task.step()
+    reader.clock.advance(TIMEOUT_MS - 1)
+    reader.task.step()
+    assert reader.task.barrier_in_ms == 1
+    assert len(reader.sent) == 1
+
+
 def test_rows_before_the_end_of_a_channel_belong_to_the_snapshot() -> None:
     """Its sender has ended: no barrier follows."""
     reader = Reader()

@@ -60,6 +60,7 @@ class RecordedRows:
         parts, written = list[RowsInFlight](), 0
         for number, records in sorted(self.rows.items()):
             edge, batches = self.graph.edges[number], [each.payload for each in records]
+            used = self.edges[number].used_columns
             whole = list(concatenate(batches, MAX_SEGMENT_BYTES))
             segments = tuple(
                 write_segment(
@@ -75,6 +76,7 @@ class RecordedRows:
                     input=edge.input,
                     keys=edge.keys,
                     is_aggregated=_is_aggregated(self.edges[number]),
+                    used=None if used is None else tuple(sorted(used)),
                     batches=len(batches),
                     segments=segments,
                     proof=dict(proof),
@@ -97,14 +99,14 @@ def replayed_rows(
         if parts:
             channel = next(each for each in graph.inputs[restored.subtask] if each.edge == number)
             owned = _key_groups(graph, restored.subtask)
-            batches = [batch for part in parts for batch in _read_rows(store, part, owned, graph.max_parallelism)]
+            groups = graph.max_parallelism
+            batches = [(part, batch) for part in parts for batch in _read_rows(store, part, owned, groups)]
             expected = add_proofs((part.proof for part in parts), owned)
             name = f"operator {str(edge.target)!r}: {_describe(parts)}"
-            check_proof(name, expected, _proof_of(batches, edge.keys, graph.max_parallelism))
-            for part in parts:
+            check_proof(name, expected, _proof_of((batch for _, batch in batches), edge.keys, groups))
+            for part, batch in batches:
                 _check_aggregated(part, edges[number])
-            for batch in batches:
-                sent = _sent_columns(batch, edges[number])
+                sent = _sent_columns(part, batch, edges[number])
                 rows = input_row_count(sent) if _is_aggregated(edges[number]) else sent.num_rows
                 yield channel, Records(sent, rows, sent.nbytes)
 
@@ -164,11 +166,15 @@ def _check_aggregated(part: RowsInFlight, edge: Edge) -> None:
         raise _other_columns(edge, "aggregated per pane" if part.is_aggregated else "not aggregated per pane")
 
 
-def _sent_columns(batch: pa.RecordBatch, edge: Edge) -> pa.RecordBatch:
+def _sent_columns(part: RowsInFlight, batch: pa.RecordBatch, edge: Edge) -> pa.RecordBatch:
+    """The columns of `batch` that this version sends.
+
+    A used column that the rows lack may be that of a later step, if the former version used it too.
+    """
     used, names = edge.used_columns, batch.schema.names
     if used is None or _is_aggregated(edge):
         return batch
-    if missing := sorted(used - set(names)):
+    if missing := sorted(used.difference(names, part.used or ())):
         raise _other_columns(edge, f"without the columns {', '.join(missing)}")
     kept = [name for name in names if name in used]
     return batch.select(kept) if 0 < len(kept) < len(names) else batch

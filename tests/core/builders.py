@@ -86,7 +86,14 @@ def segment(path: str) -> Segment:
 
 def rows_in_flight(sender: str, path: str = "rows", keys: tuple[str, ...] = ("key",)) -> RowsInFlight:
     return RowsInFlight(
-        source=sender, input=0, keys=keys, is_aggregated=False, batches=1, segments=(segment(path),), proof={}
+        source=sender,
+        input=0,
+        keys=keys,
+        is_aggregated=False,
+        used=None,
+        batches=1,
+        segments=(segment(path),),
+        proof={},
     )
 
 

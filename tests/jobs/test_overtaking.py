@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import weir
@@ -18,6 +19,7 @@ from runtime.core.job.settings import CoordinatorSettings
 from runtime.core.snapshot.manifest import Manifest
 from runtime.dataflow.plan import CompiledJob
 from runtime.io.memory.run_store import MemoryRunStore
+from runtime.operators.latest import Latest
 from runtime.ports import Collector, Operator
 from tests.jobs.conftest import Jobs
 from tests.jobs.live import with_operator
@@ -78,6 +80,47 @@ def test_a_savepoint_completes_while_a_step_takes_no_row_and_restores_exactly(
         assert run.join() is MasterExitCode.DONE, run.records.failure
     counted = Counter(row["value"] for row in committed(output))
     assert counted == Counter(dict.fromkeys(range(SOURCE.total), SOURCE.splits))
+
+
+class DescribedNumbers(Numbers):
+    def output_columns(self) -> pa.Schema:
+        return SCHEMA
+
+
+class GatedLatest(Latest):
+    """As `Gate`."""
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__(("key",), "value")
+        self._gate = gate
+
+    def ready(self, finishing: bool) -> bool:
+        return finishing or self._gate.exists()
+
+
+def test_an_unchanged_job_restores_rows_that_lack_the_columns_of_later_steps(tmp_path: Path) -> None:
+    """The columns used of an edge may name columns that a later step adds."""
+    gate, output, storage = tmp_path / "gate", tmp_path / "out", tmp_path / "state"
+    flow = weir.Dataflow("latest")
+    source = DescribedNumbers(SOURCE.total, batch=SOURCE.batch)
+    latest = flow.source("numbers", source).key_by("key").latest("gated", "value")
+    chosen = latest.with_columns("double", double=pc.field("value") * 2).select("chosen", "key", "double")
+    chosen.sink("out", weir.ParquetSink(str(output)))
+    job = with_operator(flow.compile(2), "gated", lambda: GatedLatest(gate))
+    assert "double" in (job.edges[0].used_columns or ())
+    with Jobs(None).running(job, storage, settings=OVERTAKING) as run:
+        run.wait_for(lambda: run.operator("gated").get("in_flight_bytes", 0))
+        run.ask("savepoint")
+        run.wait_for(lambda: "savepoint" in run.records.settled)
+        run.end("cancel")
+    (savepoint,) = run.records.completed
+    assert rows_in_flight(savepoint.manifest) > 0
+    gate.touch()
+    records = MemoryRunStore(token=Token(9), restore_from=savepoint.folder)
+    with Jobs(None).running(job, storage, records) as run:
+        assert run.join() is MasterExitCode.DONE, run.records.failure
+    assert {row["key"] for row in committed(output)} == set(range(SOURCE.keys))
+    assert max(row["double"] for row in committed(output)) == 2 * (SOURCE.total - 1)
 
 
 class Slow(weir.KeyedProcessFunction):

@@ -278,6 +278,13 @@ def test_rows_without_a_column_of_this_version_are_refused_by_name() -> None:
     assert (refused.value.code, refused.value.field) == ("rows-in-flight-changed", "b")
 
 
+def test_a_used_column_that_the_sender_never_sent_is_that_of_a_later_step() -> None:
+    store, in_flight, _ = stored()
+    used = tuple(msgspec.structs.replace(each, used=("key", "later", "value")) for each in in_flight)
+    (parts,) = replayed(store, used, 1, used_columns=frozenset({"key", "later"})).values()
+    assert {tuple(part.payload.schema.names) for part in parts} == {("key",)}
+
+
 def test_a_column_that_this_version_does_not_send_is_left_out() -> None:
     store, in_flight, _ = stored()
     (parts,) = replayed(store, in_flight, 1, used_columns=frozenset({"key"})).values()

@@ -113,6 +113,7 @@ class RowsInFlight(msgspec.Struct, frozen=True, kw_only=True):
     input: int  #: the input of the operator that receives them
     keys: tuple[str, ...]  #: the key columns of the edge
     is_aggregated: bool  #: before a window, per key and pane
+    used: tuple[str, ...] | None  #: the columns that later steps used, of which the rows have those sent; None: all
     batches: int  #: in which the rows were sent
     segments: tuple[Segment, ...]  #: the rows of a key are in their order
     proof: dict[int, GroupProof]  #: by key group

@@ -88,10 +88,12 @@ class InputGate:
         for channel in channels:
             self._queues[channel], self._queued_bytes[channel] = make_queue(channel, False), 0
 
-    def queued_barriers(self) -> list[Barrier]:
-        """The first barrier in the queue of each regular channel."""
-        firsts = (self._first_barrier(self._regular_queue(channel)) for channel in self._regular)
-        return [barrier for barrier in firsts if barrier is not None]
+    def queued_barriers(self) -> Iterator[Barrier]:
+        """The barriers in the queues of regular channels, also those of checkpoints that were aborted."""
+        for channel in self._regular:
+            queue = self._regular_queue(channel)
+            messages = (queue[position] for position in range(len(queue)))
+            yield from (message for message in messages if isinstance(message, Barrier))
 
     def begin_recording(self) -> None:
         """Rows in the queues belong to a snapshot from now on."""
@@ -123,11 +125,6 @@ class InputGate:
         queue = self._queues[channel]
         assert not isinstance(queue, Spool), "only back-edges have a queue on disk"
         return cast(RegularQueue, queue)
-
-    @staticmethod
-    def _first_barrier(queue: RegularQueue) -> Barrier | None:
-        messages = (queue[position] for position in range(len(queue)))
-        return next((message for message in messages if isinstance(message, Barrier)), None)
 
     @property
     def is_starved(self) -> bool:

@@ -404,8 +404,7 @@ class Task:
         """The barrier that may overtake rows: the one in alignment, or the oldest in the queues."""
         pending = self.machine.aligning_barrier
         waiting = self._input_gate.queued_barriers() if pending is None else [pending]
-        able = (barrier for barrier in waiting if self.machine.may_overtake(barrier))
-        return min(able, key=lambda barrier: barrier.checkpoint, default=None)
+        return min(filter(self.machine.may_overtake, waiting), key=lambda barrier: barrier.checkpoint, default=None)
 
     def _overtakes_in_ms(self, barrier: Barrier) -> float:
         """Milliseconds until the barrier overtakes rows.

@@ -10,7 +10,7 @@ from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.ids import ChannelId, CheckpointId
 from runtime.core.job.messages import Barrier, CheckpointKind, EndOfPartition, Message, Records
 from runtime.core.restore.state_assignment import SubtaskRestore
-from runtime.core.snapshot.control import Acknowledgement
+from runtime.core.snapshot.control import Acknowledgement, CheckpointAborted
 from runtime.core.snapshot.manifest import RowsInFlight
 from runtime.dataflow.plan import Edge
 from runtime.errors import CorruptState, JobRejected
@@ -56,6 +56,10 @@ class Slow(Operator):
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         self.processed: list[int] = []
+        self.is_ready = True
+
+    def ready(self, finishing: bool) -> bool:
+        return self.is_ready
 
     def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
         self._clock.advance(ROW_MS * batch.num_rows)
@@ -168,6 +172,24 @@ def test_the_slot_wakes_at_the_timeout() -> None:
     reader.clock.advance(1)
     assert reader.task.step()
     assert len(reader.sent) == 1
+
+
+def test_a_barrier_behind_that_of_an_aborted_checkpoint_overtakes_too() -> None:
+    """A step that takes no row never reaches the first barrier."""
+    reader = Reader()
+    reader.slow.is_ready = False
+    for channel in (LEFT, RIGHT):
+        reader.deliver(channel, rows(1), barrier(1), rows(2), barrier(2), rows(3))
+    reader.task.on_master_event(CheckpointAborted(CheckpointId(1)))
+    reader.clock.advance(TIMEOUT_MS)
+    assert reader.task.barrier_in_ms == 0
+    assert reader.task.step()
+    assert reader.sent == [barrier(2)]
+    assert sorted(reader.in_flight()) == [1, 1, 2, 2]
+    reader.slow.is_ready = True
+    reader.step_to_end()
+    assert sorted(reader.slow.processed) == [1, 1, 2, 2, 3, 3]
+    assert reader.sent == [barrier(2)]
 
 
 def test_a_barrier_of_a_master_with_a_fast_clock_waits_from_its_arrival() -> None:

@@ -1,11 +1,11 @@
 """One live subtask without a slot: what it sends, and the credit that it gives back, go where a test wants them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
-from runtime.core.job.messages import Message
+from runtime.core.job.messages import Message, Records
 from runtime.core.subtask.credits import FlowControl
 from runtime.core.subtask.poll_policy import PollPolicy
 from runtime.core.subtask.spec import spec_of
@@ -42,6 +42,7 @@ def opened(
     background: Background = lambda work: None,
     store: MemorySnapshotStore | None = None,
     alignment_timeout_ms: int = 0,
+    rows_in_flight: Sequence[tuple[ChannelId, Records]] = (),
 ) -> Task:
     """Opened and not started. Nobody hears its reports, and nothing is stored without `background`."""
     store = store or MemorySnapshotStore()
@@ -57,7 +58,7 @@ def opened(
         now_ms=clock.now_ms,
     )
     task = Task(
-        machine=Subtask(spec_of(graph, subtask)),
+        machine=Subtask(spec_of(graph, subtask, replays_rows=bool(rows_in_flight))),
         operator=operator,
         state=state,
         context=context,
@@ -68,6 +69,7 @@ def opened(
         return_credit=consumed,
         background=background,
         submit_compaction=lambda work: None,
+        rows_in_flight=rows_in_flight,
         alignment_timeout_ms=alignment_timeout_ms,
     )
     grow_batches(task.poll_policy)

@@ -1,5 +1,6 @@
 """Rows in flight: a barrier overtakes them, its snapshot holds them, and they are replayed at any parallelism."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -8,10 +9,11 @@ import pytest
 
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.ids import ChannelId, CheckpointId
-from runtime.core.job.messages import Barrier, CheckpointKind, EndOfPartition, Message, Records
+from runtime.core.job.messages import Barrier, CheckpointKind, EndOfData, EndOfPartition, Message, Records
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.control import Acknowledgement, CheckpointAborted
 from runtime.core.snapshot.manifest import RowsInFlight
+from runtime.core.subtask.events import Triggered
 from runtime.dataflow.plan import Edge
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
@@ -69,7 +71,7 @@ class Slow(Operator):
 class Reader:
     """A started task. `sent`: its barriers; `snapshots`: what it has acknowledged."""
 
-    def __init__(self, timeout_ms: int = TIMEOUT_MS) -> None:
+    def __init__(self, timeout_ms: int = TIMEOUT_MS, restored: Sequence[Records] = ()) -> None:
         self.clock, self.store = ManualClock(1_000), MemorySnapshotStore()
         self.slow = Slow(self.clock)
         self.sent: list[Message] = []
@@ -83,6 +85,7 @@ class Reader:
             background=self._answer,
             store=self.store,
             alignment_timeout_ms=timeout_ms,
+            rows_in_flight=[(LEFT, records) for records in restored],
         )
         self.task.start()
 
@@ -237,6 +240,35 @@ def test_a_subtask_that_continues_in_another_attempt_drops_its_recording() -> No
     reader.deliver(RIGHT, barrier(1))
     reader.step_to_end()
     assert reader.snapshots == []
+
+
+def test_a_subtask_that_replays_rows_takes_part_in_a_checkpoint_after_its_senders_have_ended() -> None:
+    """The master triggers it then: the savepoint does not wait for the replay."""
+    reader = Reader(restored=[rows(1), rows(2), rows(3)])
+    for channel in (LEFT, RIGHT):
+        reader.deliver(channel, EndOfData(drain=True), EndOfPartition())
+    reader.task.step()
+    assert reader.slow.processed == [1]
+    reader.task.on_master_event(Triggered(barrier(1, CheckpointKind.SAVEPOINT, at=reader.clock.now_ms())))
+    reader.clock.advance(TIMEOUT_MS)
+    assert reader.task.step()
+    assert reader.in_flight() == [2, 3]
+    reader.step_to_end()
+    assert reader.slow.processed == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("kind", "timeout_ms"), [(CheckpointKind.STOP, TIMEOUT_MS), (CheckpointKind.SAVEPOINT, 0)])
+def test_a_checkpoint_that_overtakes_no_row_follows_the_replay(kind: CheckpointKind, timeout_ms: int) -> None:
+    reader = Reader(timeout_ms, restored=[rows(1), rows(2)])
+    for channel in (LEFT, RIGHT):
+        reader.deliver(channel, EndOfData(drain=True), EndOfPartition())
+    reader.task.on_master_event(Triggered(barrier(1, kind)))
+    reader.clock.advance(10 * TIMEOUT_MS)
+    reader.task.step()
+    assert reader.snapshots == []
+    reader.step_to_end()
+    assert reader.slow.processed == [1, 2]
+    assert reader.in_flight() == []
 
 
 # ---------------------------------------------------------------- restore

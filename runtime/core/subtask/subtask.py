@@ -383,9 +383,9 @@ class Subtask:
         if self.ended:
             detail = "the subtask ended while it was being triggered"
             return [control.Decline(checkpoint, FailureReason.TASK_FINISHED_WHILE_TRIGGERED, detail)]
-        if self.phase == "deploying" or self.loop.replaying:
+        if self.phase == "deploying" or (self.loop.replaying and self.spec.replays_feedback):
             deploying = self.phase == "deploying"
-            detail = "the subtask is being deployed" if deploying else "restored rows are being replayed"
+            detail = "the subtask is being deployed" if deploying else "the log of the loop is being replayed"
             return self._decline(checkpoint, FailureReason.DECLINED_TASK_NOT_READY, detail)
         effects: Effects = []
         drains = barrier.kind is CheckpointKind.DRAIN

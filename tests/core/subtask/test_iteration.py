@@ -224,7 +224,7 @@ def test_a_restored_log_is_replayed_before_anything_is_read() -> None:
     assert not any(machine.is_readable(channel) for channel in (COMES, ALSO, ROUND))
     assert machine.handle(FeedbackReplayed(ROWS)) == [ProcessRecords(ROUND, ROWS)]
     assert machine.handle(Triggered(barrier(1))) == [
-        Decline(FIRST, Why.DECLINED_TASK_NOT_READY, "restored rows are being replayed"),
+        Decline(FIRST, Why.DECLINED_TASK_NOT_READY, "the log of the loop is being replayed"),
         Broadcast(CancelBarrier(FIRST)),
     ]
     assert machine.handle(ReplayEnded()) == []

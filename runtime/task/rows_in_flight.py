@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from runtime.core.job.graph import EdgeSpec, JobGraph, Partitioning
+from runtime.core.job.graph import JobGraph, keyed_inputs
 from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import Records
@@ -73,6 +73,7 @@ class RecordedRows:
             parts.append(
                 RowsInFlight(
                     source=edge.source,
+                    output=edge.output,
                     input=edge.input,
                     keys=edge.keys,
                     is_aggregated=_is_aggregated(self.edges[number]),
@@ -94,8 +95,9 @@ def replayed_rows(
         CorruptState: a file is damaged, or the rows differ from their proof.
         JobRejected: this version of the job sends other columns on the edge.
     """
+    keyed = keyed_inputs(graph.edges, restored.subtask.operator)
     for number, edge in enumerate(graph.edges):
-        parts = [part for part in restored.in_flight if edge.target == restored.subtask.operator and _fits(part, edge)]
+        parts = [part for part in restored.in_flight if edge in keyed and part.is_from(edge)]
         if parts:
             channel = next(each for each in graph.inputs[restored.subtask] if each.edge == number)
             owned = _key_groups(graph, restored.subtask)
@@ -121,11 +123,6 @@ def check_rows(store: SnapshotStore, parts: Iterable[RowsInFlight], max_parallel
 def _describe(parts: Sequence[RowsInFlight]) -> str:
     files = ", ".join(segment.path for part in parts for segment in part.segments)
     return f"{parts[0].name} ({files})"
-
-
-def _fits(part: RowsInFlight, edge: EdgeSpec) -> bool:
-    is_same = (part.source, part.input, part.keys) == (edge.source, edge.input, edge.keys)
-    return is_same and edge.partitioning is Partitioning.HASH
 
 
 def _key_groups(graph: JobGraph, subtask: SubtaskId) -> range:

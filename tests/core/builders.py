@@ -87,6 +87,7 @@ def segment(path: str) -> Segment:
 def rows_in_flight(sender: str, path: str = "rows", keys: tuple[str, ...] = ("key",)) -> RowsInFlight:
     return RowsInFlight(
         source=sender,
+        output="",
         input=0,
         keys=keys,
         is_aggregated=False,

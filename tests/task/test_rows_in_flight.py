@@ -348,5 +348,6 @@ def test_a_column_that_this_version_does_not_send_is_left_out() -> None:
 def test_rows_on_an_edge_that_the_job_lacks_are_not_replayed() -> None:
     """The report of the restore refuses them before, unless they are waived."""
     store, in_flight, _ = stored()
-    elsewhere = tuple(msgspec.structs.replace(each, source="x") for each in in_flight)
-    assert replayed(store, elsewhere, 1) == {0: []}
+    for change in ({"source": "x"}, {"output": "late"}, {"input": 1}):
+        elsewhere = tuple(msgspec.structs.replace(each, **change) for each in in_flight)
+        assert replayed(store, elsewhere, 1) == {0: []}

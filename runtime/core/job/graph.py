@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM, MAX_KEY_GROUPS
@@ -83,6 +83,40 @@ class EdgeSpec:
     build: bool = False
     feedback: bool = False
     output: str = ""  #: name of the side output of `source` that the edge carries; "": the main output
+
+
+class InputEdge(Protocol):
+    """An edge of a job graph, or of the target of a restore; see `EdgeSpec`."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def input(self) -> int: ...
+    @property
+    def partitioning(self) -> Partitioning: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def build(self) -> bool: ...
+    @property
+    def feedback(self) -> bool: ...
+    @property
+    def output(self) -> str: ...
+
+
+AnyEdge = TypeVar("AnyEdge", bound=InputEdge)
+
+
+def keyed_inputs(edges: Iterable[AnyEdge], uid: str) -> tuple[AnyEdge, ...]:
+    """The edges into `uid`, if all are partitioned by key and none is a build side or a back-edge; otherwise none.
+
+    Rows in flight to `uid` then have a key group, and may be replayed before its other rows.
+    """
+    inputs = tuple(edge for edge in edges if edge.target == uid)
+    is_keyed = all(e.partitioning is Partitioning.HASH and not e.build and not e.feedback for e in inputs)
+    return inputs if is_keyed else ()
 
 
 @dataclass(frozen=True)

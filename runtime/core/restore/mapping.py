@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from runtime.core.job.column_types import Compatibility, Rule, key_rule, value_rule
-from runtime.core.job.graph import JobGraph, Partitioning, Role
+from runtime.core.job.graph import JobGraph, Partitioning, Role, keyed_inputs
 from runtime.core.restore.declarations import Declarations, invalid_changes
 from runtime.core.snapshot.manifest import (
     FORMAT_VERSION,
@@ -117,7 +117,9 @@ class TargetEdge(msgspec.Struct, frozen=True):
     source: str
     target: str
     input: int
+    output: str
     partitioning: Partitioning
+    build: bool
     feedback: bool
     keys: tuple[str, ...]
     key_types: tuple[str, ...]  #: empty: known from the data only
@@ -218,20 +220,17 @@ def _missing_loops(manifest: Manifest, target: RestoreTarget) -> Iterator[Restor
 
 
 def _missing_edges(manifest: Manifest, target: RestoreTarget) -> Iterator[RestoreProblem]:
-    """Problems: the checkpoint holds rows in flight on an edge by key that the target graph lacks."""
+    """Problems: the checkpoint holds rows in flight that the target graph cannot replay."""
     uids = {operator.uid for operator in target.operators}
-    edges = {
-        (edge.source, edge.target, edge.input, edge.keys)
-        for edge in target.edges
-        if edge.partitioning is Partitioning.HASH and not edge.feedback
-    }
     for uid, operator in manifest.operators.items():
+        edges = keyed_inputs(target.edges, uid)
         rows = (rows for snapshot in operator.subtasks.values() for rows in snapshot.in_flight)
-        lost = sorted({each.source for each in rows if (each.source, uid, each.input, each.keys) not in edges})
-        if uid in uids and lost:
+        unmapped = sorted({each.source for each in rows if not any(map(each.is_from, edges))})
+        if uid in uids and unmapped:
             detail = (
-                f"the checkpoint holds rows in flight to it from {', '.join(map(repr, lost))}, and the job has no edge "
-                "between them with the same keys: take a savepoint with alignment_timeout_ms 0"
+                f"the checkpoint holds rows in flight to it from {', '.join(map(repr, unmapped))}, and the job has no "
+                "edge between them with the same output and keys, or not all inputs are partitioned by key: take a "
+                "savepoint with alignment_timeout_ms 0"
             )
             yield RestoreProblem(code="unmapped-rows", field=uid, detail=detail, waivable=True)
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from runtime.core.job.graph import InputEdge
 from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.proofs import GroupProof
 
@@ -110,6 +111,7 @@ class RowsInFlight(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that a barrier overtook on an edge, before they reached the operator. A restore replays them first."""
 
     source: str  #: the operator that sent them
+    output: str  #: the side output of `source`; "": the main output
     input: int  #: the input of the operator that receives them
     keys: tuple[str, ...]  #: the key columns of the edge
     is_aggregated: bool  #: before a window, per key and pane
@@ -121,7 +123,12 @@ class RowsInFlight(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The name of the rows among the states of the operator, for people."""
-        return f"rows in flight from {self.source}, input {self.input}"
+        output = f", output {self.output}" if self.output else ""
+        return f"rows in flight from {self.source}{output}, input {self.input}"
+
+    def is_from(self, edge: InputEdge) -> bool:
+        """Whether the rows were sent on `edge`, or on that of another version with the same ends and keys."""
+        return (self.source, self.output, self.input, self.keys) == (edge.source, edge.output, edge.input, edge.keys)
 
 
 class SubtaskSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from runtime.core.job.graph import JobGraph, Partitioning, Role
+from runtime.core.job.graph import JobGraph, Partitioning, Role, keyed_inputs
 from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
 from runtime.core.subtask.build_sides import joins_ahead
@@ -79,9 +79,7 @@ def may_overtake(graph: JobGraph, uid: OperatorId) -> bool:
 
     A row that was in flight is then replayed by the subtask that owns its key group, at any parallelism.
     """
-    edges = [edge for edge in graph.edges if edge.target == uid]
-    hashed = all(edge.partitioning is Partitioning.HASH and not edge.build and not edge.feedback for edge in edges)
-    return bool(edges) and hashed and uid not in graph.loops
+    return bool(keyed_inputs(graph.edges, uid)) and uid not in graph.loops
 
 
 def check_overtaking(graph: JobGraph) -> None:
@@ -105,8 +103,8 @@ def _reason_to_align(graph: JobGraph, uid: OperatorId) -> str:
         for each in graph.edges
         if each.target == uid and (each.build or each.partitioning is not Partitioning.HASH)
     )
-    way = "as its build side" if edge.build else f"over a {edge.partitioning} edge"
-    return f"{str(uid)!r} reads {str(edge.source)!r} {way}"
+    role = "as its build side" if edge.build else f"over a {edge.partitioning} edge"
+    return f"{str(uid)!r} reads {str(edge.source)!r} {role}"
 
 
 def loop_place_of(graph: JobGraph, subtask: SubtaskId) -> LoopPlace | None:

@@ -425,8 +425,27 @@ def test_rows_in_flight_need_their_edge_to_be_replayed() -> None:
 
 def test_rows_in_flight_with_other_keys_are_refused() -> None:
     other = rows_in_flight("a", keys=("other",))
-    with pytest.raises(JobRejected, match="with the same keys"):
+    with pytest.raises(JobRejected, match="with the same output and keys"):
         check_restorable(manifest({"b": [SubtaskSnapshot(in_flight=(other,))]}), shuffled(), "job")
+
+
+def test_rows_in_flight_of_another_output_are_refused() -> None:
+    """A version may read the side output in place of the main output."""
+    other = msgspec.structs.replace(rows_in_flight("a"), output="late")
+    with pytest.raises(JobRejected, match="with the same output and keys"):
+        check_restorable(manifest({"b": [SubtaskSnapshot(in_flight=(other,))]}), shuffled(), "job")
+
+
+def test_rows_in_flight_to_a_step_that_has_a_build_side_now_are_refused() -> None:
+    """They would be replayed before the build side is read."""
+    operators = (source("a"), source("t", bounded=True), operator("b"), sink("c"))
+    edges = (edge("a", "b", Partitioning.HASH), edge("t", "b", input=1, build=True), edge("b", "c"))
+    with pytest.raises(JobRejected, match="not all inputs are partitioned by key"):
+        check_restorable(
+            manifest({"b": [SubtaskSnapshot(in_flight=(rows_in_flight("a"),))]}),
+            JobGraph(operators, edges, max_parallelism=8),
+            "job",
+        )
 
 
 def test_a_dropped_operator_with_rows_in_flight_has_state() -> None:

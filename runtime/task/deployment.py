@@ -152,7 +152,7 @@ class Deployment:
             self.flow,
             self._repeated_rows(subtask),
         )
-        rows_in_flight = list(replayed_rows(self.store, job.graph, job.edges, restored))
+        rows_in_flight = list(replayed_rows(self.store, job, restored))
         replays = bool(restored.feedback), bool(rows_in_flight)
         spec = spec_of(job.graph, subtask, restored.watermark, restored.finished, self.mode, *replays)
         return Task(

@@ -204,7 +204,7 @@ class Outputs:
             if edge.spec.output != output:
                 continue
             used = edge.compiled.used_columns
-            edge.sent_columns = None if used is None else _used_positions(schema, used)
+            edge.sent_columns = None if used is None else used_positions(schema, used)
             if edge.spec.partitioning is Partitioning.HASH:
                 check_keys(schema, edge.spec.keys, edge.spec.target)
         if output not in self.columns:
@@ -319,7 +319,7 @@ class GuardedCollector:
             self.reject_output(before)
 
 
-def _used_positions(schema: pa.Schema, used: frozenset[str]) -> list[int] | None:
+def used_positions(schema: pa.Schema, used: frozenset[str]) -> list[int] | None:
     """The numbers of the used columns; None: all. At least one, since a batch without columns has no rows."""
     found = [number for number, name in enumerate(schema.names) if name in used]
     return None if len(found) == len(schema) else found or [0]

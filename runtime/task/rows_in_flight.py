@@ -23,14 +23,17 @@ from runtime.core.job.messages import Records
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.manifest import RowsInFlight
 from runtime.core.snapshot.proofs import StateProof, add_proofs
-from runtime.dataflow.plan import Edge
+from runtime.dataflow.plan import CompiledJob, Edge
 from runtime.errors import JobRejected
+from runtime.operators.column_difference import column_difference, columns_of
 from runtime.operators.windows.pre_aggregation import input_row_count
 from runtime.ports import SnapshotStore
+from runtime.state.encodings import schema_without_views
 from runtime.state.files.segments import read_segment, write_segment
 from runtime.state.index.hashing import hash_values, key_groups
 from runtime.state.proofs import ProofSums, check_proof
 from runtime.task.feedback_log import CapturedSnapshot, concatenate
+from runtime.task.output import used_positions
 
 MAX_SEGMENT_BYTES: Final = 64 << 20
 
@@ -87,7 +90,7 @@ class RecordedRows:
 
 
 def replayed_rows(
-    store: SnapshotStore, graph: JobGraph, edges: Sequence[Edge], restored: SubtaskRestore
+    store: SnapshotStore, job: CompiledJob, restored: SubtaskRestore
 ) -> Iterator[tuple[ChannelId, Records]]:
     """The restored rows in flight of a subtask, by edge and in the order of each key, in batches as they were sent.
 
@@ -95,6 +98,7 @@ def replayed_rows(
         CorruptState: a file is damaged, or the rows differ from their proof.
         JobRejected: this version of the job sends other columns on the edge.
     """
+    graph, edges = job.graph, job.edges
     keyed = keyed_inputs(graph.edges, restored.subtask.operator)
     for number, edge in enumerate(graph.edges):
         parts = [part for part in restored.in_flight if edge in keyed and part.is_from(edge)]
@@ -108,7 +112,7 @@ def replayed_rows(
             check_proof(name, expected, _proof_of((batch for _, batch in batches), edge.keys, groups))
             for part, batch in batches:
                 _check_aggregated(part, edges[number])
-                sent = _sent_columns(part, batch, edges[number])
+                sent = _sent_columns(part, batch, edges[number], job.columns.get((edge.source, edge.output)))
                 rows = input_row_count(sent) if _is_aggregated(edges[number]) else sent.num_rows
                 yield channel, Records(sent, rows, sent.nbytes)
 
@@ -163,18 +167,24 @@ def _check_aggregated(part: RowsInFlight, edge: Edge) -> None:
         raise _other_columns(edge, "aggregated per pane" if part.is_aggregated else "not aggregated per pane")
 
 
-def _sent_columns(part: RowsInFlight, batch: pa.RecordBatch, edge: Edge) -> pa.RecordBatch:
-    """The columns of `batch` that this version sends.
+def _sent_columns(part: RowsInFlight, batch: pa.RecordBatch, edge: Edge, declared: pa.Schema | None) -> pa.RecordBatch:
+    """The columns of `batch` that this version sends, of those that the sender declares.
 
-    A used column that the rows lack may be that of a later step, if the former version used it too.
+    If it declares none, only missing columns are noticed. A used column that the rows lack may be added by a later
+    step, if the former version used it too.
     """
-    used, names = edge.used_columns, batch.schema.names
-    if used is None or _is_aggregated(edge):
+    used = edge.used_columns
+    if _is_aggregated(edge):
         return batch
-    if missing := sorted(used.difference(names, part.used or ())):
-        raise _other_columns(edge, f"without the columns {', '.join(missing)}")
-    kept = [name for name in names if name in used]
-    return batch.select(kept) if 0 < len(kept) < len(names) else batch
+    if declared is None and used is not None and (missing := used.difference(batch.schema.names, part.used or ())):
+        raise _other_columns(edge, f"without the columns {', '.join(sorted(missing))}")
+    schema = batch.schema if declared is None else schema_without_views(declared)
+    positions = None if used is None else used_positions(schema, used)
+    now = columns_of(schema if positions is None else pa.schema([schema.field(n) for n in positions]))
+    before = {name: kind for name, kind in columns_of(batch.schema).items() if name in now}
+    if before != now:
+        raise _other_columns(edge, f"with other columns ({column_difference(before, now)})")
+    return batch.select(list(now))
 
 
 def _other_columns(edge: Edge, difference: str) -> JobRejected:

@@ -33,6 +33,7 @@ from runtime.core.subtask.iteration import Iteration
 from runtime.core.subtask.spec import SubtaskSpec, spec_of
 from runtime.core.subtask.subtask import Subtask
 from runtime.core.subtask.watermark_valve import WatermarkValve
+from runtime.dataflow.plan import CompiledJob
 from runtime.master import retention
 from runtime.operators.sink import SinkOperator
 from runtime.simulation import master
@@ -478,14 +479,15 @@ def replay_rows_in_flight_behind_new_input(patch: pytest.MonkeyPatch) -> None:
 def replay_rows_in_flight_where_they_were(patch: pytest.MonkeyPatch) -> None:
     """In the subtask whose snapshot holds them, whatever key groups it has now."""
 
-    def replayed(store: Any, graph: JobGraph, edges: Any, restored: SubtaskRestore) -> list[Any]:
+    def replayed(store: Any, job: CompiledJob, restored: SubtaskRestore) -> list[Any]:
+        graph = job.graph
         shifted = [
             replace(restored, subtask=SubtaskId(restored.subtask.operator, index))
             for index in range(graph.by_uid[restored.subtask.operator].parallelism)
         ]
         other = shifted[(restored.subtask.index + 1) % len(shifted)]
         channel = min(graph.inputs[restored.subtask], default=None)
-        return [(channel, records) for _, records in rows_in_flight.replayed_rows(store, graph, edges, other)]
+        return [(channel, records) for _, records in rows_in_flight.replayed_rows(store, job, other)]
 
     patch.setattr(deployment, "replayed_rows", replayed)
 

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from runtime.core.job.graph import JobGraph, Partitioning
-from runtime.core.job.ids import ChannelId, CheckpointId
+from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId
 from runtime.core.job.messages import Barrier, CheckpointKind, EndOfData, EndOfPartition, Message, Records
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot.control import Acknowledgement, CheckpointAborted
 from runtime.core.snapshot.manifest import RowsInFlight
 from runtime.core.subtask.events import Triggered
-from runtime.dataflow.plan import Edge
+from runtime.dataflow.plan import CompiledJob, Edge
 from runtime.errors import CorruptState, JobRejected
 from runtime.io.memory.snapshot_store import MemorySnapshotStore
 from runtime.ports import Collector, Operator
@@ -35,6 +35,13 @@ GROUPS: Final = 8
 def graph_of(parallelism: int = 1) -> JobGraph:
     operators = (source("a", 2), operator("b", parallelism), sink("c"))
     return JobGraph(operators, (edge("a", "b", Partitioning.HASH), edge("b", "c")), max_parallelism=GROUPS)
+
+
+def job_of(graph: JobGraph, columns: pa.Schema | None = None, **changes: Any) -> CompiledJob:
+    """`columns`: declared by the sender. `changes`: of the edges."""
+    declared = {} if columns is None else {(OperatorId("a"), ""): columns}
+    edges = [Edge(spec=spec, **changes) for spec in graph.edges]
+    return CompiledJob("job", graph, edges, sources={}, operators={}, sinks={}, columns=declared)
 
 
 GRAPH, READER = graph_of(), subtask("b/0")
@@ -102,7 +109,7 @@ class Reader:
         """The values in the only snapshot."""
         (answer,) = self.snapshots
         restored = SubtaskRestore(subtask=READER, in_flight=answer.snapshot.in_flight)
-        replayed = replayed_rows(self.store, GRAPH, [Edge(spec=spec) for spec in GRAPH.edges], restored)
+        replayed = replayed_rows(self.store, job_of(GRAPH), restored)
         return [value for _, records in replayed for value in values_of(records)]
 
     def step_to_end(self) -> None:
@@ -289,13 +296,12 @@ def stored() -> tuple[MemorySnapshotStore, tuple[RowsInFlight, ...], list[int]]:
 def replayed(
     store: MemorySnapshotStore, in_flight: tuple[RowsInFlight, ...], parallelism: int, **changes: Any
 ) -> dict[int, list[Records]]:
-    graph = graph_of(parallelism)
-    edges = [Edge(spec=spec, **changes) for spec in graph.edges]
+    job = job_of(graph_of(parallelism), **changes)
     return {
         index: [
             records
             for _, records in replayed_rows(
-                store, graph, edges, SubtaskRestore(subtask=subtask(f"b/{index}"), in_flight=in_flight)
+                store, job, SubtaskRestore(subtask=subtask(f"b/{index}"), in_flight=in_flight)
             )
         ]
         for index in range(parallelism)
@@ -343,6 +349,33 @@ def test_a_column_that_this_version_does_not_send_is_left_out() -> None:
     store, in_flight, _ = stored()
     (parts,) = replayed(store, in_flight, 1, used_columns=frozenset({"key"})).values()
     assert {tuple(part.payload.schema.names) for part in parts} == {("key",)}
+
+
+@pytest.mark.parametrize(
+    ("columns", "used", "difference"),
+    [
+        ({"key": pa.int64(), "value": pa.int64()}, None, ""),
+        ({"value": pa.int64(), "key": pa.int64()}, None, ""),
+        ({"key": pa.int64(), "value": pa.int64(), "new": pa.string()}, None, "'new' is new"),
+        ({"key": pa.int64(), "value": pa.string()}, None, "'value' was int64 and is string"),
+        ({"key": pa.int64(), "value": pa.string()}, {"key"}, ""),
+        ({"key": pa.int64(), "new": pa.string()}, {"key", "new", "later"}, "'new' is new"),
+        ({"key": pa.int64()}, {"key", "later"}, ""),
+    ],
+)
+def test_rows_in_flight_have_the_columns_that_their_sender_declares(
+    columns: dict[str, pa.DataType], used: set[str] | None, difference: str
+) -> None:
+    store, in_flight, _ = stored()
+    used_columns = None if used is None else frozenset(used)
+    if difference:
+        with pytest.raises(JobRejected, match=difference) as refused:
+            replayed(store, in_flight, 1, columns=pa.schema(columns), used_columns=used_columns)
+        assert refused.value.code == "rows-in-flight-changed"
+    else:
+        (parts,) = replayed(store, in_flight, 1, columns=pa.schema(columns), used_columns=used_columns).values()
+        names = [name for name in columns if used is None or name in used]
+        assert all(part.payload.schema.names == names for part in parts)
 
 
 def test_rows_on_an_edge_that_the_job_lacks_are_not_replayed() -> None:

@@ -49,7 +49,7 @@ class CoordinatorSettings:
         alignment_timeout_ms: a barrier that has waited for longer overtakes rows, 1 ms to a day. 0: it waits.
 
     Raises:
-        JobRejected: a value is out of bounds, or barriers cannot overtake rows in this mode; the error names the field.
+        JobRejected: a value is out of bounds, or barriers could not overtake rows; the error names the field.
     """
 
     interval_ms: IntervalMs | None = 5_000
@@ -64,6 +64,9 @@ class CoordinatorSettings:
         check_bounds(self)
         if self.alignment_timeout_ms and self.mode is CheckpointMode.AT_LEAST_ONCE:
             detail = "at least once, no barrier waits for rows: leave it at 0"
+            raise JobRejected("bad-settings", "alignment_timeout_ms", detail)
+        if self.alignment_timeout_ms >= self.timeout_ms:
+            detail = f"must be below timeout_ms ({self.timeout_ms}), or no barrier overtakes rows"
             raise JobRejected("bad-settings", "alignment_timeout_ms", detail)
 
 
@@ -228,6 +231,10 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
         if self.alignment_timeout_ms and self.max_concurrent_checkpoints > 1:
             raise ValueError("`alignment_timeout_ms` needs `max_concurrent_checkpoints` 1")
+        if self.alignment_timeout_ms >= self.checkpoint_timeout_ms:
+            raise ValueError(
+                "`alignment_timeout_ms` must be below `checkpoint_timeout_ms`, or no barrier overtakes rows"
+            )
         check_spark_settings(self.spark, for_slots=self.execution_mode is not ExecutionMode.BATCH)
 
     @property

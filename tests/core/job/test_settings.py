@@ -92,6 +92,7 @@ def test_a_restart_strategy_is_chosen_by_name(raw: dict[str, Any], strategy: Res
         ({"alignment_timeout_ms": -1}, "alignment_timeout_ms"),
         ({"alignment_timeout_ms": 1, "checkpoint_mode": "at_least_once"}, "alignment_timeout_ms"),
         ({"alignment_timeout_ms": 1, "max_concurrent_checkpoints": 2}, "max_concurrent_checkpoints"),
+        ({"alignment_timeout_ms": 5_000, "checkpoint_timeout_ms": 5_000}, "below `checkpoint_timeout_ms`"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(raw: dict[str, Any], message: str) -> None:
@@ -112,6 +113,7 @@ def test_a_wrong_setting_is_refused_by_name(raw: dict[str, Any], message: str) -
         (CoordinatorSettings, {"mode": "at_most_once"}, "mode"),
         (CoordinatorSettings, {"alignment_timeout_ms": -1}, "alignment_timeout_ms"),
         (CoordinatorSettings, {"alignment_timeout_ms": 1, "mode": CheckpointMode.AT_LEAST_ONCE}, "leave it at 0"),
+        (CoordinatorSettings, {"alignment_timeout_ms": 60_000}, r"must be below timeout_ms \(60000\)"),
         (FixedDelay, {"attempts": -3}, "attempts"),
         (FixedDelay, {"delay_ms": -1}, "delay_ms"),
         (ExponentialDelay, {"initial_ms": -1}, "initial_ms"),
@@ -135,6 +137,7 @@ def test_every_bound_of_the_console_is_allowed_in_python(strategy: str) -> None:
     wide = {"restart_strategy": strategy, "restart_initial_backoff_ms": 1, "restart_max_backoff_ms": 86_400_000}
     bounds = [(name, rule[end]) for name, rule in rules.items() for end in ("minimum", "maximum") if end in rule]
     assert ("restart_delay_ms", 3_600_000) in bounds
+    bounds.remove(("alignment_timeout_ms", 86_400_000))  # it must be below checkpoint_timeout_ms
     for name, value in bounds:
         settings = msgspec.convert(wide | {name: value}, JobSettings)
         assert settings.coordinator

@@ -19,7 +19,16 @@ from runtime.core.checkpoint import coordinator, retention_plan
 from runtime.core.checkpoint.events import ManifestRecorded
 from runtime.core.job.graph import JobGraph
 from runtime.core.job.ids import ChannelId, CheckpointId, OperatorId, SubtaskId, Token
-from runtime.core.job.messages import MAX_WATERMARK, Barrier, Control, EndOfData, Message, Records, TerminationMarker
+from runtime.core.job.messages import (
+    MAX_WATERMARK,
+    Barrier,
+    Control,
+    EndOfData,
+    Message,
+    Records,
+    TerminationMarker,
+    Watermark,
+)
 from runtime.core.restore import state_assignment
 from runtime.core.restore.state_assignment import SubtaskRestore
 from runtime.core.snapshot import commit
@@ -71,6 +80,7 @@ from tests.simulation.planted_bugs import (
     superseding,
     uneven,
 )
+from tests.simulation.test_scenarios import windowing
 
 
 def skip_alignment(patch: pytest.MonkeyPatch) -> None:
@@ -460,6 +470,19 @@ def record_rows_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InputGate, "take_overtaken", take)
 
 
+def capture_the_watermark_behind_rows_in_flight(patch: pytest.MonkeyPatch) -> None:
+    """Rows that are replayed below it are late."""
+    capture = Task._capture
+
+    def highest(task: Task, effect: CaptureState) -> None:
+        queues: Any = task._input_gate._queues.values() if effect.overtakes else ()
+        messages = (queue[position] for queue in queues for position in range(len(queue)))
+        queued = [message.time for message in messages if isinstance(message, Watermark)]
+        capture(task, replace(effect, watermark=max([effect.watermark, *queued])))
+
+    patch.setattr(Task, "_capture", highest)
+
+
 def replay_rows_in_flight_behind_new_input(patch: pytest.MonkeyPatch) -> None:
     handle_inputs, steps = Task._handle_inputs, Counter[int]()
 
@@ -534,6 +557,7 @@ PLANTED: dict[Plant, World] = {
     lose_rows_in_flight: overtaking(),
     record_rows_in_flight_twice: overtaking(),
     record_rows_behind_the_barrier: overtaking(),
+    capture_the_watermark_behind_rows_in_flight: overtaking(partial(windowing, True, *[40] * 6)),
     replay_rows_in_flight_behind_new_input: overtaking(disordered),
     replay_rows_in_flight_where_they_were: overtaking(),
 }

@@ -451,15 +451,17 @@ def _settings(rng: Random, seed: int) -> CoordinatorSettings:
     """Random settings. Long intervals have their own stream; a resumed job starts its first checkpoint earlier."""
     interval_ms = rng.choice((None, 20, 50, 100, 200))
     long_ms = Random(f"{seed} intervals").choice((None, None, None, 1_000))
-    overtaking = Random(f"{seed} overtaking")
-    return CoordinatorSettings(
+    settings = CoordinatorSettings(
         interval_ms=long_ms if interval_ms and long_ms else interval_ms,
         timeout_ms=rng.choice((1_000, 3_000)),  # enough for the largest job, which otherwise might never end
         min_pause_ms=rng.choice((0, 10, 50)),
         max_concurrent=rng.choice((1, 1, 2, 3)),
         tolerable_failures=rng.choice((None, 0, 3)),
-        alignment_timeout_ms=overtaking.choice((1, 3, 20)) if overtaking.random() < OVERTAKING else 0,
     )
+    overtaking = Random(f"{seed} overtaking")
+    if overtaking.random() >= OVERTAKING:
+        return settings
+    return replace(settings, max_concurrent=1, alignment_timeout_ms=overtaking.choice((1, 3, 20)))
 
 
 def _with_loop_timeout(settings: CoordinatorSettings, job: Job) -> CoordinatorSettings:

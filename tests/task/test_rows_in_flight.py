@@ -280,6 +280,24 @@ def test_a_checkpoint_that_overtakes_no_row_follows_the_replay(kind: CheckpointK
     assert reader.in_flight() == []
 
 
+def test_a_barrier_of_the_last_attempt_in_a_queue_does_not_keep_the_next_from_overtaking() -> None:
+    """Its restarted senders never send it, and the master of this attempt does not abort it."""
+    reader = Reader()
+    reader.slow.is_ready = False
+    reader.deliver(LEFT, rows(1), barrier(1))
+    reader.task.restart_inputs([RIGHT])
+    reader.task.continue_in(reader.task.context.token)
+    reader.clock.advance(TIMEOUT_MS)
+    reader.task.step()
+    assert (reader.sent, reader.snapshots) == ([barrier(1)], [])
+    for channel in (LEFT, RIGHT):
+        reader.deliver(channel, rows(2), barrier(2))
+    reader.clock.advance(TIMEOUT_MS)
+    reader.task.step()
+    assert reader.sent == [barrier(1), barrier(2)]
+    assert reader.in_flight() == [1, 2, 2]
+
+
 # ---------------------------------------------------------------- restore
 
 

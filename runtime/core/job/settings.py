@@ -65,6 +65,8 @@ class CoordinatorSettings:
         if self.alignment_timeout_ms and self.mode is CheckpointMode.AT_LEAST_ONCE:
             detail = "at least once, no barrier waits for rows: leave it at 0"
             raise JobRejected("bad-settings", "alignment_timeout_ms", detail)
+        if self.alignment_timeout_ms and self.max_concurrent > 1:
+            raise JobRejected("bad-settings", "alignment_timeout_ms", "needs max_concurrent 1")
         if self.alignment_timeout_ms >= self.timeout_ms:
             detail = f"must be below timeout_ms ({self.timeout_ms}), or no barrier overtakes rows"
             raise JobRejected("bad-settings", "alignment_timeout_ms", detail)

@@ -161,8 +161,7 @@ class Subtask:
 
     def may_overtake(self, barrier: Barrier) -> bool:
         """Whether `barrier`, in alignment or in a queue, may overtake rows: an `AlignmentTimedOut` has an effect."""
-        is_free = self.spec.overtakes and self.phase == "running" and self.recorded is None
-        return is_free and self._barriers.may_overtake(barrier)
+        return self.spec.overtakes and self.phase == "running" and self._barriers.may_overtake(barrier)
 
     def is_readable(self, channel: ChannelId) -> bool:
         """Whether the host may deliver the next message of `channel`."""
@@ -457,10 +456,10 @@ class Subtask:
 
     def _on_overtaking(self, barrier: Barrier, channels: frozenset[ChannelId]) -> Effects:
         """Takes the snapshot before the rows on `channels`. They are recorded until their barrier arrives."""
-        checkpoint = barrier.checkpoint
+        checkpoint, dropped = barrier.checkpoint, self._drop_recording()
         self.recorded, self.recorded_channels = checkpoint, channels
         capture = CaptureState(barrier, finished=False, watermark=self.watermarks.current, overtakes=True)
-        return [PreparePreBarrier(checkpoint), Broadcast(barrier), capture, *self._complete_recording()]
+        return [*dropped, PreparePreBarrier(checkpoint), Broadcast(barrier), capture, *self._complete_recording()]
 
     def _on_overtaken(self, channel: ChannelId, message: Records | Barrier | EndOfPartition) -> Effects:
         assert channel in self.recorded_channels, "no rows are recorded on the channel"
@@ -477,7 +476,10 @@ class Subtask:
         return [CompleteRecording()]
 
     def _drop_recording(self) -> Effects:
-        """Drops recorded rows whose checkpoint was aborted, or is older than one that is aligned."""
+        """Drops recorded rows whose checkpoint was aborted, or is older than that of another snapshot.
+
+        Checkpoints are taken one at a time, so a newer barrier proves that the older checkpoint cannot complete.
+        """
         if self.recorded is None:
             return []
         self.recorded, self.recorded_channels = None, frozenset()

@@ -113,6 +113,7 @@ def test_a_wrong_setting_is_refused_by_name(raw: dict[str, Any], message: str) -
         (CoordinatorSettings, {"mode": "at_most_once"}, "mode"),
         (CoordinatorSettings, {"alignment_timeout_ms": -1}, "alignment_timeout_ms"),
         (CoordinatorSettings, {"alignment_timeout_ms": 1, "mode": CheckpointMode.AT_LEAST_ONCE}, "leave it at 0"),
+        (CoordinatorSettings, {"alignment_timeout_ms": 1, "max_concurrent": 2}, "needs max_concurrent 1"),
         (CoordinatorSettings, {"alignment_timeout_ms": 60_000}, r"must be below timeout_ms \(60000\)"),
         (FixedDelay, {"attempts": -3}, "attempts"),
         (FixedDelay, {"delay_ms": -1}, "delay_ms"),

@@ -183,8 +183,8 @@ def check_manifest(manifest: Manifest, graph: JobGraph) -> None:
         drained = manifest.kind is CheckpointKind.DRAIN
         require(not (logged and drained), "a-drain-leaves-no-feedback-log", operator.uid)
         in_flight = any(snapshot.in_flight for snapshot in entry.subtasks.values())
-        able = may_overtake(graph, operator.uid) and not manifest.kind.ends_job
-        require(not in_flight or able, "only-rows-with-a-key-group-are-overtaken", f"{manifest.kind}: {operator.uid}")
+        aligns = manifest.kind.ends_job or not may_overtake(graph, operator.uid)
+        require(not (in_flight and aligns), "only-rows-with-a-key-group-are-overtaken", operator.uid)
         done = sum(snapshot.finished for snapshot in entry.subtasks.values())
         flagged = entry.finished is FinishedState.FINISHED
         require(flagged == (done == operator.parallelism), "finished-means-all-subtasks", operator.uid)

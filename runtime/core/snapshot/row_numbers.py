@@ -10,7 +10,7 @@ the number of its last row (`Records.end`), which row-wise and batch-wise steps 
    rows with those that the receiver has processed since the restored checkpoint. A step that does not repeat itself, or
    an input that has changed, fails there.
 4. A source holds barriers until it has repeated its rows. A checkpoint therefore never lies between numbers, and a
-   snapshot needs no numbers: a restored receiver has processed the rows before the barrier.
+   snapshot needs no numbers: a restored receiver has processed the rows before the barrier, or replays them.
 
 (Carbone et al. 2015, section 3.5, after SDGs, Fernandez et al. 2014.)
 """

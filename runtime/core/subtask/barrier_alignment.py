@@ -1,8 +1,8 @@
 """Barrier alignment over the input channels of a subtask (exactly once).
 
 A channel that has delivered its barrier is blocked until all live channels have delivered theirs. Invariants: each
-checkpoint is snapshotted at most once, in order, and only when every live channel has delivered its barrier or ended;
-no channel is blocked without a pending barrier. (ABS, Carbone et al. 2015, algorithm 1; Flink's
+checkpoint is snapshotted at most once, in order; it is *aligned* only when every live channel has delivered its barrier
+or ended; no channel is blocked without a pending barrier. (ABS, Carbone et al. 2015, algorithm 1; Flink's
 `SingleCheckpointBarrierHandler`.)
 
 A barrier that has waited for too long *overtakes* rows: the checkpoint is snapshotted at once, and no channel stays

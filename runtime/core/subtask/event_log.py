@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Records
@@ -26,6 +26,7 @@ class LoggedRecords:
     channel: ChannelId | None  #: None: from the restored log of a loop
     rows: int
     nbytes: int
+    kind: Literal["arrived", "recorded", "replayed"] = "arrived"  #: recorded rows arrive, or are replayed, too
 
 
 LoggedEvent = SubtaskEvent | LoggedRecords
@@ -51,12 +52,12 @@ class EventLog:
         match event:
             case SourceAdvanced():
                 return
-            case (
-                MessageArrived(channel, Records(rows=rows, nbytes=nbytes))
-                | MessageOvertaken(channel, Records(rows=rows, nbytes=nbytes))
-                | RowsReplayed(channel, Records(rows=rows, nbytes=nbytes))
-            ):
+            case MessageArrived(channel, Records(rows=rows, nbytes=nbytes)):
                 self._events.append(LoggedRecords(channel, rows, nbytes))
+            case MessageOvertaken(channel, Records(rows=rows, nbytes=nbytes)):
+                self._events.append(LoggedRecords(channel, rows, nbytes, "recorded"))
+            case RowsReplayed(channel, Records(rows=rows, nbytes=nbytes)):
+                self._events.append(LoggedRecords(channel, rows, nbytes, "replayed"))
             case FeedbackReplayed(Records(rows=rows, nbytes=nbytes)):
                 self._events.append(LoggedRecords(None, rows, nbytes))
             case _:

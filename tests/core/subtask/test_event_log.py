@@ -5,7 +5,14 @@ import weakref
 from runtime.core.job.ids import ChannelId
 from runtime.core.job.messages import Records
 from runtime.core.subtask.event_log import MAX_LOGGED_EVENTS, EventLog, LoggedRecords
-from runtime.core.subtask.events import FeedbackReplayed, MessageArrived, SourceAdvanced, SubtaskStarted
+from runtime.core.subtask.events import (
+    FeedbackReplayed,
+    MessageArrived,
+    MessageOvertaken,
+    RowsReplayed,
+    SourceAdvanced,
+    SubtaskStarted,
+)
 
 LEFT = ChannelId(0, 0, 0)
 
@@ -35,6 +42,14 @@ def test_the_story_keeps_no_records() -> None:
         LoggedRecords(None, 2, 20),
         LoggedRecords(LEFT, 3, 30),
     ]
+
+
+def test_the_recording_of_rows_differs_from_their_arrival() -> None:
+    story, records = EventLog(), Records("rows", 1, 10)
+    story.append(MessageOvertaken(LEFT, records))
+    story.append(MessageArrived(LEFT, records))
+    story.append(RowsReplayed(LEFT, records))
+    assert [each.kind for each in story if isinstance(each, LoggedRecords)] == ["recorded", "arrived", "replayed"]
 
 
 def test_the_story_is_not_filled_with_the_time_of_a_source() -> None:

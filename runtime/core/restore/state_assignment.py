@@ -13,9 +13,11 @@
   subtask that holds only what finished subtasks held, and gets no further rows, bounds no watermark.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from runtime.core.job.graph import EdgeSpec, JobGraph, OperatorSpec, Partitioning, Role
 from runtime.core.job.ids import ChannelId, OperatorId, SubtaskId
@@ -42,7 +44,7 @@ class SubtaskRestore:
     broadcast: SubtaskSnapshot | None = None  #: the snapshot with the broadcast state to restore
     proofs: Mapping[str, StateProof] = field(default_factory=dict)  #: of keyed states, in its key groups
     feedback: tuple[Segment, ...] = ()  #: its share of the logged feedback records, to be replayed
-    in_flight: tuple[RowsInFlight, ...] = ()  #: of all old subtasks; its share is that of its key groups
+    in_flight: tuple[RowsInFlight, ...] = ()  #: with rows in its key groups, which are its share; the proof is of these
     watermark: int | None = None
     finished: bool = False  #: skip the operator
 
@@ -117,8 +119,16 @@ def _restore_subtask(
         broadcast=_broadcast_snapshot(old),
         proofs=keyed_proofs(old.subtasks.values(), _key_groups(subtask, operator, graph)),
         feedback=_redistribute_feedback(old, subtask.index, operator.parallelism) if operator.uid in heads else (),
-        in_flight=tuple(rows for _, snapshot in sorted(old.subtasks.items()) for rows in snapshot.in_flight),
+        in_flight=tuple(_rows_in_flight(old, _key_groups(subtask, operator, graph))),
     )
+
+
+def _rows_in_flight(old: OperatorSnapshot, groups: range) -> Iterator[RowsInFlight]:
+    """The rows in flight of old subtasks with rows in `groups`, and their proof there."""
+    for _, snapshot in sorted(old.subtasks.items()):
+        for rows in snapshot.in_flight:
+            if proof := {group: part for group, part in rows.proof.items() if group in groups}:
+                yield msgspec.structs.replace(rows, proof=proof)
 
 
 def _overlapping(

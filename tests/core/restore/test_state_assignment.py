@@ -7,9 +7,11 @@ from msgspec.structs import replace
 
 from runtime.core.job.graph import JobGraph, Partitioning
 from runtime.core.job.ids import OperatorId
+from runtime.core.job.key_groups import key_group_range
 from runtime.core.job.messages import MAX_WATERMARK
 from runtime.core.restore.state_assignment import assign_state, restores_apart
 from runtime.core.snapshot.manifest import SubtaskSnapshot
+from runtime.core.snapshot.proofs import GroupProof
 from tests.core.builders import (
     DONE,
     SNAPSHOT,
@@ -225,17 +227,22 @@ def test_a_log_that_was_let_go_is_not_replayed_into_an_operator_without_a_loop()
 
 
 @pytest.mark.parametrize("now", [1, 2, 3])
-def test_each_subtask_gets_the_rows_in_flight_of_all_to_choose_its_key_groups(now: int) -> None:
+def test_each_subtask_gets_the_rows_in_flight_in_its_key_groups(now: int) -> None:
     """S4-48."""
+    halves = [{group: GroupProof(1, group) for group in groups} for groups in (range(4), range(4, 8))]
     graph = JobGraph(
         (source("a"), operator("b", now), sink("c")),
         (edge("a", "b", Partitioning.HASH), edge("b", "c")),
         max_parallelism=8,
     )
-    parts = [rows_in_flight("a", "first"), rows_in_flight("a", "second")]
+    parts = [replace(rows_in_flight("a", str(min(half))), proof=half) for half in halves]
     old = manifest({"b": [SubtaskSnapshot(in_flight=(part,)) for part in parts]})
     assigned = assign_state(old, graph)
-    assert all(assigned[subtask(f"b/{index}")].in_flight == tuple(parts) for index in range(now))
+    for index in range(now):
+        owned = key_group_range(index, 8, now)
+        in_flight = assigned[subtask(f"b/{index}")].in_flight
+        assert [{*part.proof} for part in in_flight] == [share for half in halves if (share := {*half} & {*owned})]
+        assert {part.segments for part in in_flight} <= {part.segments for part in parts}
 
 
 def test_no_subtask_keeps_its_state_beside_rows_in_flight() -> None:

@@ -22,6 +22,7 @@ from runtime.simulation.model import (
     SLIDE_MS,
     WINDOW_MS,
     AskingOperator,
+    AskingRowOperator,
     BatchingOperator,
     HoldingOperator,
     JoinOperator,
@@ -210,7 +211,8 @@ class Job:
             return COMMITTING_OPERATORS[step.kind](sink)
         if step.kind in KINDS:
             return ProductionOperator(KINDS[step.kind], step.kind == "straggler_window", on_snapshot)
-        return RowOperator(partial(self._model, step), on_snapshot)
+        runs = AskingRowOperator if step.kind == "asking" else RowOperator
+        return runs(partial(self._model, step), on_snapshot)
 
     def _model(self, step: Step, context: OperatorContext) -> ModelOperator:
         if step.kind == "join":

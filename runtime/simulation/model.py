@@ -206,9 +206,6 @@ class RowOperator(Operator):
     def on_watermark(self, watermark: int, out: Collector) -> None:
         self._emit(self.model.advance(watermark), out)
 
-    def ready(self, finishing: bool) -> bool:
-        return self.model.is_ready(finishing)
-
     def watermark_hold(self) -> int | None:
         return self.model.watermark_hold()
 
@@ -240,6 +237,13 @@ class RowOperator(Operator):
     def _emit(self, rows: Rows, out: Collector) -> None:
         if rows:
             out.emit(batch_of(rows))
+
+
+class AskingRowOperator(RowOperator):
+    """Runs a model operator that does not take rows at any time."""
+
+    def ready(self, finishing: bool) -> bool:
+        return self.model.is_ready(finishing)
 
 
 class ModelReader(SourceReader):

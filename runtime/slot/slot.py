@@ -1,8 +1,9 @@
 """Slot: a cooperative loop that runs at most one subtask of each operator.
 
 A turn handles the mailbox (messages, credits, commands, stored snapshots), then gives each runnable subtask a step,
-downstream first; compare Flink's mailbox threading model. The loop never blocks for credit: a subtask without credit is
-not runnable. Threads exist only at the edges, for network, heartbeat and state files.
+downstream first; compare Flink's mailbox threading model. If barriers may overtake rows, they pass all subtasks first.
+The loop never blocks for credit: a subtask without credit is not runnable. Threads exist only at the edges, for
+network, heartbeat and state files.
 """
 
 import os
@@ -137,6 +138,7 @@ class Slot:
         self._mail: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._tasks: dict[SubtaskId, Task] = {}
         self._order: list[Task] = []
+        self._passes_barriers = False  #: before the steps of a turn, since barriers may overtake rows
         self._job_id = ""
         self._token = config.token  #: of the attempt that the slot belongs to
         self._shutdown = False
@@ -208,6 +210,9 @@ class Slot:
             while not self._mail.empty():
                 self._mail.get()()
                 worked = True
+            if self._passes_barriers:
+                for task in reversed(self._order):
+                    worked = task.pass_barriers() or worked
             for task in self._order:
                 worked = task.step() or worked
             if not worked:
@@ -410,6 +415,7 @@ class Slot:
         tasks = self._tasks | created
         self._tasks = {subtask: tasks[subtask] for subtask in self._config.job.graph.subtasks if subtask in tasks}
         self._order = list(reversed(self._tasks.values()))
+        self._passes_barriers = any(task.alignment_timeout_ms for task in self._order)
         for task in created.values():
             task.open()
         self._control.send(messages.Deployed())

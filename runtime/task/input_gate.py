@@ -88,12 +88,14 @@ class InputGate:
         for channel in channels:
             self._queues[channel], self._queued_bytes[channel] = make_queue(channel, False), 0
 
-    def queued_barriers(self) -> Iterator[Barrier]:
-        """The barriers in the queues of regular channels, also those of checkpoints that were aborted."""
+    def queued_barriers(self) -> dict[ChannelId, list[Barrier]]:
+        """The barriers in the queue of each regular channel, also those of checkpoints that were aborted."""
+        barriers: dict[ChannelId, list[Barrier]] = {}
         for channel in self._regular:
             queue = self._regular_queue(channel)
-            messages = (queue[position] for position in range(len(queue)))
-            yield from (message for message in messages if isinstance(message, Barrier))
+            messages = map(queue.__getitem__, range(len(queue)))
+            barriers[channel] = [message for message in messages if isinstance(message, Barrier)]
+        return barriers
 
     def begin_recording(self) -> None:
         """Rows in the queues belong to a snapshot from now on."""

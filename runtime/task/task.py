@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runtime.core.job.graph import Partitioning
+from runtime.core.job.guarantee import CheckpointMode
 from runtime.core.job.ids import ChannelId, SubtaskId, Token
 from runtime.core.job.messages import Barrier, EndOfData, Idle, Message, Records, TerminationMarker, Watermark
 from runtime.core.snapshot.control import (
@@ -115,6 +116,7 @@ class Task:
     _pre_barrier_ms: float = 0.0
     _step_since: float | None = None  #: start of the current step, monotonic ms; None between steps
     _has_passed_barrier: bool = False  #: in this turn
+    _ignores_credit: bool = False  #: rows before a barrier that has waited for too long are emitted without credit
     _is_open: bool = False
     _is_closed: bool = False
 
@@ -134,7 +136,10 @@ class Task:
         )
         self._replays = iter(self.replays)
         self._replayed_rows = deque(self.rows_in_flight)
-        self._may_overtake = bool(self.alignment_timeout_ms) and spec.overtakes
+        self.may_overtake = bool(self.alignment_timeout_ms) and spec.overtakes  #: hosts may read it
+        is_plain = spec.mode is CheckpointMode.EXACTLY_ONCE and spec.loop is None and not spec.build_channels
+        takes_rows = self.operator is not None and type(self.operator).ready is Operator.ready  # at any time
+        self._flushes = bool(self.alignment_timeout_ms) and not self.may_overtake and is_plain and takes_rows
         self._collector = GuardedCollector(self.outputs)
         self._blocked, self._throttled = Stopwatch(), Stopwatch()
         self._watermark_hold = WatermarkHold(self.operator, spec.regular_channels, self.outputs.broadcast)
@@ -225,8 +230,8 @@ class Task:
     @property
     def barrier_in_ms(self) -> float | None:
         """Milliseconds until a delayed barrier must be injected, or overtakes rows; None if there is none."""
-        if self._may_overtake:
-            return None if (barrier := self._overtaking_barrier()) is None else self._overtakes_in_ms(barrier)
+        if not self.machine.is_source:
+            return None if (barrier := self._waiting_for_rows()) is None else self._left_ms(barrier)
         return self.poll_policy.barrier_delay.due_in(self.clock.monotonic_ms())
 
     # ------------------------------------------------------------ steps
@@ -256,7 +261,7 @@ class Task:
         if self.poll_policy.barrier_delay.due_in(started) == 0:
             self._release_held_barrier()
         # Receivers in the slot get a barrier that overtakes rows before the next batch is processed.
-        overtook = self._has_passed_barrier = self._may_overtake and self._overtake_rows()
+        overtook = self._has_passed_barrier = self.may_overtake and self._overtake_rows()
         did = overtook
         if not (overtook and self.machine.loop.replaying):
             did = (self._poll(started) if self.machine.is_source else self._handle_inputs()) or overtook
@@ -268,6 +273,26 @@ class Task:
         self._step_since = None  # before the total changes: see `_busy_until_now`
         self.busy_ms += busy_ms
         self._sample_waiting(started)
+        return did
+
+    def pass_barriers(self) -> bool:
+        """Handles barriers ahead in the queues, and those that overtake rows. Returns whether it did.
+
+        Handles no batch, unless it waits for credit and a barrier has waited behind it for too long. The steps of a
+        turn run downstream first. A barrier would need a turn for each subtask on its way, and each turn may take as
+        long as the batch of a slow subtask.
+        """
+        if self.machine.is_source:
+            return False
+        started = self._step_since = self.clock.monotonic_ms()
+        did = self.may_overtake and self._overtake_rows()
+        if not self.machine.loop.replaying:
+            self._ignores_credit = self._flushes and self._late_barrier() is not None
+            self._has_passed_barrier = not self._ignores_credit
+            did = self._handle_inputs() or did
+        self._step_since = None
+        if did:
+            self.busy_ms += self.clock.monotonic_ms() - started
         return did
 
     def _poll(self, now: float) -> bool:
@@ -400,14 +425,26 @@ class Task:
         if (report := self._call("discoveries", self._follower.report_due, self.clock.monotonic_ms())) is not None:
             self.report(self.id, report)
 
-    def _overtaking_barrier(self) -> Barrier | None:
-        """The barrier that may overtake rows: the one in alignment, or the oldest in the queues."""
-        pending = self.machine.aligning_barrier
-        waiting = self._input_gate.queued_barriers() if pending is None else [pending]
-        return min(filter(self.machine.may_overtake, waiting), key=lambda barrier: barrier.checkpoint, default=None)
+    def _waiting_for_rows(self) -> Barrier | None:
+        """The oldest barrier that waits behind rows, in alignment or in the queues, and need not.
 
-    def _overtakes_in_ms(self, barrier: Barrier) -> float:
-        """Milliseconds until the barrier overtakes rows.
+        It may overtake the rows. Or only missing credit keeps the subtask from emitting the rows, and the barrier is in
+        the queues of all channels: the checkpoint can then be aligned at once. Credits bound these rows.
+        """
+        if not (self.may_overtake or (self._flushes and not self.outputs.credits.runnable)):
+            return None
+        machine, queued = self.machine, self._input_gate.queued_barriers()
+        pending = machine.aligning_barrier
+        waiting = chain.from_iterable(queued.values()) if pending is None else [pending]
+        barrier = min(filter(machine.is_awaited, waiting), key=lambda each: each.checkpoint, default=None)
+        if barrier is None or self.may_overtake:
+            return barrier
+        readable = [channel for channel in machine.spec.regular_channels if machine.is_readable(channel)]
+        is_whole = all(any(each.checkpoint == barrier.checkpoint for each in queued[channel]) for channel in readable)
+        return barrier if is_whole else None
+
+    def _left_ms(self, barrier: Barrier) -> float:
+        """Milliseconds until the barrier has waited for the alignment timeout.
 
         It has waited since its trigger, or since it was seen first if the clock of the master is ahead.
         """
@@ -416,21 +453,25 @@ class Task:
         waited_ms = max(now - seen_at, self.clock.now_ms() - barrier.triggered_at)
         return max(0.0, self.alignment_timeout_ms - waited_ms)
 
-    def _overtake_rows(self) -> bool:
-        """Lets a barrier that has waited for too long overtake rows, and records the rows. Returns whether it did."""
-        barrier, waiting = self._overtaking_barrier(), self._waiting_barrier
+    def _late_barrier(self) -> Barrier | None:
+        """The barrier that waits behind rows, if it has waited for too long."""
+        barrier, waiting = self._waiting_for_rows(), self._waiting_barrier
         if barrier is None:
             self._waiting_barrier = None
         elif waiting is None or waiting[0] != barrier:
             self._waiting_barrier = barrier, self.clock.monotonic_ms()
-        overtakes = barrier is not None and self._overtakes_in_ms(barrier) == 0
-        if barrier is not None and overtakes:
+        return barrier if barrier is not None and self._left_ms(barrier) == 0 else None
+
+    def _overtake_rows(self) -> bool:
+        """Lets a barrier that has waited for too long overtake rows, and records the rows. Returns whether it did."""
+        barrier = self._late_barrier()
+        if barrier is not None:
             self.handle(AlignmentTimedOut(barrier))
             self._input_gate.begin_recording()
             for channel, records in self._replayed_rows:
                 self.handle(MessageOvertaken(channel, records))
         self._record_queued_rows()
-        return overtakes
+        return barrier is not None
 
     def _record_queued_rows(self) -> None:
         for channel in sorted(self.machine.recorded_channels):
@@ -471,11 +512,14 @@ class Task:
             return self._replay()
         released = bool(self.machine.held) and self._release_held_messages()
         did, until = False, self.clock.monotonic_ms() + MAX_EXTRA_STEP_MS
-        batches = 1 if self._may_overtake else len(self.machine.spec.inputs)
-        while (batches > 0 or self.clock.monotonic_ms() < until) and (taken := self._handle_next()) is not None:
+        batches = 1 if self.may_overtake else len(self.machine.spec.inputs)
+        while (batches > 0 or self._ignores_credit or self.clock.monotonic_ms() < until) and (
+            taken := self._handle_next()
+        ) is not None:
             did, batches = True, batches - isinstance(taken, Records)
-            self._has_passed_barrier |= isinstance(taken, Barrier) and self.machine.aligning_checkpoint is None
-        self._has_passed_barrier = False
+            if isinstance(taken, Barrier) and self.machine.aligning_checkpoint is None:
+                self._has_passed_barrier, self._ignores_credit = True, False
+        self._has_passed_barrier = self._ignores_credit = False
         if not did and self.outputs.credits.runnable and self._input_gate.is_starved:
             self._receiver_window.on_starved()
         return did or released
@@ -512,7 +556,7 @@ class Task:
         """Whether to take a message now. Messages that cause output wait for credit, unlike barriers and ends."""
         if self.machine.held and not self.machine.passes_held(channel, message):
             return False
-        waits = self._has_passed_barrier or not self.outputs.credits.runnable
+        waits = self._has_passed_barrier or not (self.outputs.credits.runnable or self._ignores_credit)
         if waits and isinstance(message, Records | Watermark | Idle | EndOfData | TerminationMarker):
             return False
         if self.machine.phase == "stopped":  # no timer frees capacity any more; the savepoint contains buffered rows

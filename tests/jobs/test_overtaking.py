@@ -35,6 +35,10 @@ class Forward(weir.KeyedProcessFunction):
         out.emit(row)
 
 
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
 class Gate(Operator):
     """Passes rows on once the file `gate` exists, and takes none before."""
 
@@ -145,8 +149,12 @@ def test_a_savepoint_waits_for_two_rows_of_a_slow_step_at_most(tmp_path: Path, j
 
     def job(parallelism: int) -> CompiledJob:
         flow = weir.Dataflow("slow")
-        keyed = flow.source("numbers", replace(SOURCE, batch=1)).key_by("key")  # a barrier waits for a batch
-        keyed.process("gated", lambda: Slow(pace_s, fast, handled), SCHEMA).sink("out", weir.ParquetSink(str(output)))
+        rows = flow.source("numbers", replace(SOURCE, batch=1))  # a barrier waits for the batch in process
+        for number in range(4):  # a barrier passes all of them in a turn of the slot
+            rows = rows.map_batches(f"same{number}", same)
+        rows.key_by("key").process("gated", lambda: Slow(pace_s, fast, handled), SCHEMA).sink(
+            "out", weir.ParquetSink(str(output))
+        )
         return flow.compile(parallelism)
 
     def handled_rows() -> int:
@@ -208,7 +216,7 @@ def test_rows_in_flight_on_a_changed_edge_are_refused_before_anything_starts(tmp
 
 def test_a_job_in_which_no_row_has_a_key_group_is_refused_by_name(tmp_path: Path) -> None:
     flow = weir.Dataflow("plain")
-    flow.source("numbers", SOURCE).map_batches("same", lambda batch: batch).sink("out", weir.DiscardSink())
+    flow.source("numbers", SOURCE).map_batches("same", same).sink("out", weir.DiscardSink())
     with Jobs(None).running(flow.compile(1), tmp_path, settings=OVERTAKING) as run:
         assert run.join() is MasterExitCode.DONE
     message = str((run.records.failure or {}).get("message"))

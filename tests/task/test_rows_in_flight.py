@@ -24,9 +24,9 @@ from runtime.state.index.hashing import key_groups
 from runtime.task import rows_in_flight
 from runtime.task.rows_in_flight import replayed_rows
 from runtime.task.task import Task
-from tests.core.builders import edge, operator, sink, source, subtask
+from tests.core.builders import chain, edge, operator, sink, source, subtask
 from tests.manual_clock import ManualClock
-from tests.task.tasks import opened
+from tests.task.tasks import CREDIT, opened
 
 TIMEOUT_MS: Final = 100
 ROW_MS: Final = 1_250
@@ -230,6 +230,22 @@ def test_each_barrier_waits_from_its_own_arrival() -> None:
     assert len(reader.sent) == 1
 
 
+def test_barriers_pass_before_the_steps_of_a_turn_without_any_row() -> None:
+    reader = Reader()
+    now = reader.clock.now_ms()
+    reader.deliver(LEFT, barrier(1, at=now))
+    reader.deliver(RIGHT, rows(1), barrier(1, at=now))
+    assert reader.task.pass_barriers(), "one is ahead, and waits for the other"
+    assert not reader.task.pass_barriers()
+    assert reader.sent == []
+    reader.clock.advance(TIMEOUT_MS)
+    assert reader.task.pass_barriers()
+    assert reader.in_flight() == [1]
+    assert reader.slow.processed == []
+    reader.step_to_end()
+    assert reader.slow.processed == [1]
+
+
 def test_rows_before_the_end_of_a_channel_belong_to_the_snapshot() -> None:
     """Its sender has ended: no barrier follows."""
     reader = Reader()
@@ -296,6 +312,59 @@ def test_a_barrier_of_the_last_attempt_in_a_queue_does_not_keep_the_next_from_ov
     reader.task.step()
     assert reader.sent == [barrier(1), barrier(2)]
     assert reader.in_flight() == [1, 2, 2]
+
+
+# ---------------------------------------------------------------- rows without credit
+
+CHAIN = chain()
+
+
+class Forwarding(Operator):
+    def process(self, input: int, batch: pa.RecordBatch, out: Collector) -> None:
+        out.emit(batch)
+
+
+class Picky(Forwarding):
+    """It may have no room for a row."""
+
+    def ready(self, finishing: bool) -> bool:
+        return True
+
+
+def forwarded(operator: Operator, *, timeout_ms: int = TIMEOUT_MS, credit: bool = False) -> list[str]:
+    """What a step sends of rows 1, 2, barrier, 3 until the turn after the timeout. Row 1 takes its last credit."""
+    sent: list[Message] = []
+    clock, (channel,) = ManualClock(1_000), CHAIN.inputs[READER]
+    (output,) = CHAIN.outputs[READER]
+    task = opened(
+        CHAIN, READER, operator, clock, lambda _, message: sent.append(message), alignment_timeout_ms=timeout_ms
+    )
+    task.start()
+    task.outputs.credits.spend(output, CREDIT.min_bytes - 1)
+    for message in (rows(1), rows(2), barrier(1, at=clock.now_ms()), rows(3)):
+        task.deliver(channel, message)
+    task.step()
+    assert len(sent) == 1, "no credit is left"
+    assert not task.pass_barriers(), "the barrier has not waited yet"
+    clock.advance(TIMEOUT_MS)
+    if credit:
+        task.outputs.credits.repay(output, CREDIT.min_bytes)
+    task.pass_barriers()
+    return [str(values_of(each)[0]) if isinstance(each, Records) else type(each).__name__ for each in sent]
+
+
+def test_rows_that_wait_for_credit_are_sent_before_a_barrier_that_has_waited_too_long() -> None:
+    """Else a barrier would wait in each step before a slow one, for as long as that needs for a batch."""
+    assert forwarded(Forwarding()) == ["1", "2", "Barrier"]
+
+
+def test_rows_wait_for_credit_without_the_timeout_or_where_the_step_may_have_no_room() -> None:
+    assert forwarded(Forwarding(), timeout_ms=0) == ["1"]
+    assert forwarded(Picky()) == ["1"]
+
+
+def test_with_credit_the_rows_before_a_barrier_wait_for_the_turn_of_their_step() -> None:
+    assert forwarded(Forwarding(), credit=True) == ["1"]
 
 
 # ---------------------------------------------------------------- restore

@@ -161,7 +161,11 @@ class Subtask:
 
     def may_overtake(self, barrier: Barrier) -> bool:
         """Whether `barrier`, in alignment or in a queue, may overtake rows: an `AlignmentTimedOut` has an effect."""
-        return self.spec.overtakes and self.phase == "running" and self._barriers.may_overtake(barrier)
+        return self.spec.overtakes and self.is_awaited(barrier)
+
+    def is_awaited(self, barrier: Barrier) -> bool:
+        """Whether the checkpoint of `barrier`, in alignment or in a queue, is to be taken and ends no job."""
+        return self.phase == "running" and self._barriers.may_overtake(barrier)
 
     def is_readable(self, channel: ChannelId) -> bool:
         """Whether the host may deliver the next message of `channel`."""

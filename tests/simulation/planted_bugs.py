@@ -42,10 +42,16 @@ OFTEN: Final = CoordinatorSettings(interval_ms=10, timeout_ms=1_000, min_pause_m
 RESUMES_MS: Final = 1_500
 
 
-def find(plant: Plant, world: World = SimulationPlan, first_seed: int = 0) -> SeedViolation:
-    """The first violation. Fails if there is none, or if the same world without the bug has a violation, too."""
+def find(
+    plant: Plant, world: World = SimulationPlan, first_seed: int = 0, share_overtaking: float = 0.0
+) -> SeedViolation:
+    """The first violation. Fails if there is none, or if the same world without the bug has a violation, too.
+
+    `share_overtaking`: of the worlds without settings of their own, those in which barriers may overtake rows.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "STEP_LIMIT", STEPS_MAX)
+        patch.setattr(simulation, "OVERTAKING", share_overtaking)
         with pytest.MonkeyPatch.context() as planted:
             plant(planted)
             violation = first_violation(range(first_seed, first_seed + SEEDS_MAX), world)

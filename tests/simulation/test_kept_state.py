@@ -104,6 +104,7 @@ PLANTED: dict[Plant, int] = {
     take_checkpoints_while_rows_are_repeated: 0,
     cut_no_batch: 0,
     send_repeated_rows: 0,
+    keep_slots_after_a_checkpoint_with_rows_in_flight: 0,
 }
 
 
@@ -111,4 +112,5 @@ PLANTED: dict[Plant, int] = {
 def test_the_simulator_finds_a_planted_bug(plant: Plant) -> None:
     """S4-45, S4-46."""
     faults = LOSSES if plant is deliver_messages_of_an_older_attempt else {}
-    find(plant, lambda: failing(**faults), PLANTED[plant])
+    overtaking = float(plant is keep_slots_after_a_checkpoint_with_rows_in_flight)
+    find(plant, lambda: failing(**faults), PLANTED[plant], overtaking)

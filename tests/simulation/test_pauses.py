@@ -6,6 +6,7 @@ import pytest
 
 from runtime.core.job.graph import Partitioning
 from runtime.core.subtask.watermark_valve import WatermarkValve
+from runtime.simulation import simulation
 from runtime.simulation.jobs import Job
 from runtime.simulation.model import Split
 from runtime.simulation.random_jobs import with_pairs
@@ -57,6 +58,7 @@ def test_records_of_a_subtask_that_discovers_them_later_are_not_late(seed: int) 
 
 
 def test_event_time_without_idle_channels_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "OVERTAKING", 0.0)
     leave_idle_channels_out_of_the_minimum(monkeypatch)
     with pytest.raises(SeedViolation, match="a late record"):
         simulate(11, one_way_plan())

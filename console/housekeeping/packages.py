@@ -2,7 +2,8 @@
 
 A package is in use while a version names it. A deletion locks its row, sees that no version does, and commits the state
 `deleting`. From then on no version can name the package, and no upload can store it. Its file is deleted next, then its
-row. A deletion that was interrupted is completed by the next pass, and so is that of a file without a row.
+row. The next pass completes a deletion that was interrupted. A file without a row stays: this database cannot know
+whether that of another console, or the one that it was restored from, names it.
 """
 
 from datetime import timedelta
@@ -23,7 +24,7 @@ from console.checkpoints.storage import shared_store
 from console.jobs.models import JobVersion, Package, PackageState, Pipeline
 from console.jobs.pipelines import hand_over, record_package_act
 from runtime.errors import EnvironmentFailure
-from runtime.io.package_cache import PACKAGES_FOLDER, package_path, remove_unused_folders
+from runtime.io.package_cache import package_path, remove_unused_folders
 from runtime.io.store import check_mounted
 
 MAX_NAMED_VERSIONS: Final = 3  #: in a refusal
@@ -84,7 +85,6 @@ def remove_unused_packages() -> int:
                 count += _remove_unused(digest)
             for digest in Package.objects.filter(state=PackageState.DELETING).values_list("pk", flat=True):
                 _complete(digest)
-            _remove_files_without_row()
     remove_unused_folders()  # of this host
     return count
 
@@ -107,8 +107,11 @@ def _lock(digest: str) -> Package | None:
 
 
 def _begin(package: Package) -> None:
-    """Marks the package, and gives its pipelines to the newest other package that offers them."""
-    for pipeline in Pipeline.objects.filter(package=package).order_by("name"):
+    """Marks the package, and gives its pipelines to the newest other package that offers them.
+
+    The locks wait for a description that takes a pipeline over. Such a pipeline is skipped.
+    """
+    for pipeline in Pipeline.objects.select_for_update().filter(package=package).order_by("name"):
         hand_over(pipeline)
     Package.objects.filter(pk=package.pk).update(state=PackageState.DELETING)
 
@@ -129,23 +132,3 @@ def _complete(digest: str) -> None:
             log.warning("the file of a package is not deleted yet", package=digest, error=str(error))
             return
         marked.delete()
-
-
-def _remove_files_without_row() -> None:
-    """Removes what an upload left whose transaction did not commit. The inserted row waits for one that still may."""
-    try:
-        sizes = shared_store().sizes(f"{PACKAGES_FOLDER}/")
-    except EnvironmentFailure as error:
-        log.warning("the files of packages are not listed", error=str(error))
-        return
-    digests = {_digest_of(path): size for path, size in sizes.items() if path == package_path(_digest_of(path))}
-    for digest in digests.keys() - set(Package.objects.filter(pk__in=digests).values_list("pk", flat=True)):
-        columns = {"size": digests[digest], "state": PackageState.DELETING}
-        if Package.objects.get_or_create(digest=digest, defaults=columns)[1]:
-            log.info("removing a package without a row", package=digest)
-            _complete(digest)
-
-
-def _digest_of(path: str) -> str:
-    """The digest in the path of a package. Another path gives a text with another path."""
-    return path.removeprefix(f"{PACKAGES_FOLDER}/").removesuffix(".zip")

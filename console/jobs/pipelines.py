@@ -135,7 +135,7 @@ def record_package_act(user: User, package: Package, action: int, act: str) -> N
 
 
 def hand_over(pipeline: Pipeline) -> None:
-    """Gives a pipeline to the newest other package that offers it. Without one it is removed.
+    """Gives a locked pipeline to the newest other package that offers it. Without one it is removed.
 
     It is found again if it is installed: the next sync adds it.
     """
@@ -193,7 +193,7 @@ def describe_package(digest: str) -> None:
     else:
         with transaction.atomic():
             if describing.update(state=PackageState.READY, description=description, error=None):
-                for pipeline in offered:
+                for pipeline in sorted(offered, key=lambda each: each.name):  # locks are in the order of a deletion
                     _store(pipeline, Package(pk=digest))
 
 

@@ -160,14 +160,15 @@ def _unpack(package: JobPackage, root: Path) -> None:
 
 
 def _load(package: JobPackage) -> bytes:
-    """The archive in the storage. Raises TargetAway while the storage is unavailable."""
+    """The archive in the storage. Raises TargetAway while its file system is not mounted."""
     try:
         check_mounted(package.storage)
+    except EnvironmentFailure as error:
+        raise TargetAway(str(error)) from error
+    try:
         return open_store(package.storage).get(package_path(package.digest))
     except CorruptState as error:
         raise JobRejected("no-package", "package", f"the storage has no package: {error}") from error
-    except EnvironmentFailure as error:
-        raise TargetAway(str(error)) from error
 
 
 def _name(package: JobPackage) -> str:

@@ -86,7 +86,7 @@ def run_master(module: str, master: Callable[[RunRow, int, Token, str], MasterEx
 
 
 def _import_package(row: RunRow, run: int, token: Token, url: str) -> Token | MasterExitCode:
-    """The token with which the run goes on, or the exit code. Raises JobRejected as `PackageImport.run`."""
+    """The token with which the run goes on, or the exit code. Raises JobRejected for bad settings."""
     register_references(row.params)
     redact = partial(redact_json, params=row.params, schema={})  # the schema is in the package
     records = PostgresRunStore(url, run, token, row.max_parallelism, redact)

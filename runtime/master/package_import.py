@@ -1,7 +1,8 @@
 """Import of a job's package by its job master, before the job is known.
 
 A failure is a failed attempt of the run. `Failover` decides about it, as about any other: an outage of the storage,
-or a full disk below the cache of the host, is waited out at growing intervals. Pages, health and alerts name it.
+or a full disk below the cache of the host, is waited out at growing intervals. Pages, health and alerts name it. A
+package that is missing or damaged, or that fits another deployment, ends the run.
 """
 
 import os
@@ -20,7 +21,7 @@ from runtime.core.attempt.result import master_failure
 from runtime.core.job.ids import Token
 from runtime.core.job.lifecycle import MasterExitCode, RunEvent
 from runtime.core.job.restart_strategy import RestartStrategy
-from runtime.errors import EnvironmentFailure
+from runtime.errors import EnvironmentFailure, JobRejected, WeirError
 from runtime.io.package_cache import import_package
 from runtime.master.config import OUTAGE_BACKOFF
 from runtime.master.metadata_thread import RETRY_INTERVAL_S
@@ -41,23 +42,19 @@ class PackageImport:
         self._failover, self._clock = Failover(restart, OUTAGE_BACKOFF), SystemClock()
 
     def run(self) -> Token | MasterExitCode:
-        """The token of the attempt that has imported the package, or the exit code of the master.
-
-        Raises:
-            JobRejected: the package is missing or damaged, or fits another deployment.
-        """
+        """The token of the attempt that has imported the package, or the exit code of the master."""
         while True:
             self._on_alive()
             try:
                 import_package(os.environ)
-            except EnvironmentFailure as error:
+            except (EnvironmentFailure, JobRejected) as error:
                 exit_code = self._on_failure(error)
                 if exit_code is not None:
                     return exit_code
             else:
                 return self._token
 
-    def _on_failure(self, error: EnvironmentFailure) -> MasterExitCode | None:
+    def _on_failure(self, error: WeirError) -> MasterExitCode | None:
         """Records a failure. Returns None if another attempt follows, once it is due."""
         draw = random.random()  # noqa: S311 - it keeps no secret
         decision = self._failover.decide(master_failure(error), self._clock.now_ms(), draw)

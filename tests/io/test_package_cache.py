@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runtime.access.job_package import JobPackage
-from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.errors import EnvironmentFailure, JobRejected, is_outage
 from runtime.io.package_archive import write_archive
 from runtime.io.package_cache import package_path, remove_unused_folders, unpacked
 from runtime.io.store import open_store
@@ -106,6 +106,18 @@ def test_a_missing_package_is_refused_and_a_storage_that_is_away_is_not(package:
         unpacked(package)
     with pytest.raises(EnvironmentFailure, match="No such file"):
         unpacked(JobPackage(package.digest, str(tmp_path / "not-mounted")))
+
+
+def test_only_a_storage_that_is_not_mounted_is_an_outage(package: JobPackage, tmp_path: Path) -> None:
+    """No wait heals a file that this user may not read. `is_outage` knows it by the error of the store."""
+    with pytest.raises(EnvironmentFailure) as away:
+        unpacked(JobPackage(package.digest, str(tmp_path / "not-mounted")))
+    assert is_outage(away.value)
+    _stored(package).unlink()
+    _stored(package).symlink_to(_stored(package))  # unreadable for root too
+    with pytest.raises(EnvironmentFailure, match="cannot be read") as unreadable:
+        unpacked(package)
+    assert not is_outage(unreadable.value)
 
 
 def test_a_cache_that_others_may_write_is_refused(package: JobPackage, tmp_path: Path) -> None:

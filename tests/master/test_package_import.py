@@ -10,11 +10,14 @@ from typing import Any, Final
 
 import pytest
 
+from console.jobs.models import Run
 from runtime.access.job_package import PACKAGE_VARIABLE
 from runtime.io.package_archive import write_archive
 from runtime.io.package_cache import package_path
 from runtime.io.store import open_store
 from runtime.libraries import PACKAGE_VERSIONS_FILE, installed_versions
+from tests.contracts.test_records import make_run, url
+from tests.waiting import until
 
 #: Imports a package with records in memory. Prints a line per failure, and at the end the state of the run. A line of
 #: stdin requests a cancel.
@@ -50,6 +53,13 @@ print(json.dumps({"result": int(result), "token": records.token, "state": record
 """
 
 
+MASTER: Final = """
+import sys
+from runtime.master.master_process import run_master
+sys.exit(run_master("master", lambda *_: 0))
+"""
+
+
 class Import:
     """A package, and a process that imports it."""
 
@@ -70,10 +80,20 @@ class Import:
         written.rename(self.storage)
 
     def begin(self, strategy: str = "fixed") -> "subprocess.Popen[str]":
-        variables = {PACKAGE_VARIABLE: self.digest, "WEIR_STORAGE": str(self.storage), "WEIR_VAR": str(self.var)}
-        command = [sys.executable, "-c", PROGRAM, strategy]
+        return self._process([PROGRAM, strategy])
+
+    def begin_master(self, run: Run) -> "subprocess.Popen[str]":
+        """A job master with the records of `run` in Postgres."""
+        return self._process([MASTER, "run", str(run.pk), str(run.token)], DATABASE_URL=url())
+
+    def _process(self, program: list[str], **variables: str) -> "subprocess.Popen[str]":
+        variables |= {PACKAGE_VARIABLE: self.digest, "WEIR_STORAGE": str(self.storage), "WEIR_VAR": str(self.var)}
         return subprocess.Popen(
-            command, env={**os.environ, **variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", *program],
+            env={**os.environ, **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
 
@@ -163,3 +183,20 @@ def test_a_fault_of_the_host_that_no_wait_heals_counts_as_a_restart(job: Import)
     assert failures["code"] == "attempt-failed"
     assert (ended["state"], ended["result"]) == ("failed", 0)
     assert "another user may write to it" in ended["failure"]["message"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_damaged_package_behind_an_outage_fails_the_run_by_its_name(job: Import) -> None:
+    """The attempt that rejects the package is not the one with which the master began."""
+    run = make_run()
+    with job.begin_master(run) as process:
+        until(lambda: run.attempts.count() > 1, 30)
+        job.archive = job.archive[:-20]
+        job.store()
+        assert process.stdout is not None
+        process.stdout.read()
+    run.refresh_from_db()
+    assert (process.returncode, run.state) == (0, "failed")
+    assert run.failure is not None
+    assert run.failure["code"] == "bad-package"
+    assert {attempt.outcome for attempt in run.attempts.all()} == {"failed"}

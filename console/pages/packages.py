@@ -81,7 +81,13 @@ def versions_with(digest: str) -> list[JobVersion]:
     return list(versions.defer("graph", "params").order_by("-pk")[:MAX_VERSIONS])
 
 
-def packages_for(pipeline: Pipeline) -> list[PackageLine]:
-    """The packages that a version of a job of `pipeline` may name, newest first."""
+def packages_for(pipeline: Pipeline, chosen: Package | None) -> list[PackageLine]:
+    """The newest packages that a version of a job of `pipeline` may name, newest first, and `chosen` if it is older.
+
+    A form without the package that was chosen before would choose another.
+    """
     offers = Q(description__pipelines__contains=[{"name": pipeline.name}])
-    return package_lines(Q(state=PackageState.READY), offers)
+    lines = package_lines(Q(state=PackageState.READY), offers)
+    if chosen is None or chosen.pk in {line.digest for line in lines}:
+        return lines
+    return [*lines, *package_lines(Q(pk=chosen.pk))]

@@ -63,7 +63,7 @@ def version_of(job: Job, version_id: int | None) -> JobVersion:
 
 def _not_ready(code: str, detail: str, version: JobVersion | None) -> Conflict:
     """A conflict; if `version` was rejected, it includes the rejection's code, field and reason."""
-    if version is None or not isinstance(version.error, dict):
+    if version is None or version.state != VersionState.REJECTED or not isinstance(version.error, dict):
         return Conflict(code, f"{detail}.", field="params.version")
     rejection = {name: str(version.error.get(name) or "") for name in ("code", "field", "detail")}
     why = ": ".join(filter(None, (rejection["field"], rejection["detail"])))

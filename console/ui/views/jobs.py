@@ -205,7 +205,7 @@ def _chosen_code(
     if pipeline is None:
         return (like.parameter_schema({}) if like else {}), None
     package = like.package if like else pipeline.package
-    packages = packages_for(pipeline)
+    packages = packages_for(pipeline, package)
     chosen = text((data or {}).get("package"))
     if chosen in {each.digest for each in packages}:
         package = Package.objects.get(pk=chosen)

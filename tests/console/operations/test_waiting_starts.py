@@ -69,6 +69,15 @@ def test_a_start_does_not_fall_back_from_a_version_that_is_rejected_already(
     assert ask(operator, job, version=version.pk).run == Run.objects.get(version=version)
 
 
+def test_a_start_calls_no_version_rejected_whose_compilation_is_repeated(
+    operator: User, job: Job, compiling: JobVersion
+) -> None:
+    definitions.postpone_compilation(compiling.pk, {"code": "unavailable", "field": "", "detail": "no storage"})
+    with pytest.raises(Conflict, match=r"version 7 is compiling\.$") as refused:
+        ask(operator, job, version=compiling.pk, when_ready=False)
+    assert "rejection" not in refused.value.facts
+
+
 def test_a_waiting_start_is_the_only_one_and_can_be_withdrawn(operator: User, job: Job, compiling: JobVersion) -> None:
     row = ask(operator, job)
     with pytest.raises(Conflict, match="already waits"):

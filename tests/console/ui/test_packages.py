@@ -120,6 +120,18 @@ def test_a_new_version_offers_the_packages_and_has_that_of_the_newest(at_console
     assert [text[:12] for text in chosen] == ["1" * 12]
 
 
+def test_a_package_older_than_the_offered_ones_stays_chosen(
+    at_console: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.pages.packages.MAX_LINES", 1)
+    texts, chosen = choices(at_console, f"/jobs/{job.pk}/versions/new/")
+    assert [text[:12] for text in texts] == ["2" * 12, "1" * 12]
+    assert [text[:12] for text in chosen] == ["1" * 12]
+    data = {"parallelism": "1", "package": FIRST, "params-word": "there"}
+    at_console.post(f"/jobs/{job.pk}/versions/new/", data)
+    assert job.versions.get(number=2).package_id == FIRST
+
+
 def test_another_package_asks_for_its_parameters(at_console: Client, job: Job) -> None:
     """The first answer shows the fields of the chosen package, and what was entered stays."""
     path = f"/jobs/{job.pk}/versions/new/"

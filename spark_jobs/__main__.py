@@ -1,10 +1,10 @@
 """`python -m spark_jobs`: the command line that the console calls. `weir` calls `compile` and `batch` for authors.
 
 Parameters arrive as JSON on stdin. Stdout carries the JSON answer only. Exit codes: 0 done, 2 wrong usage, 3 refused
-(`{"error": {"code", "field", "detail"}}`), 4 storage or a service is unavailable, so a repetition may succeed, 1 failed
-otherwise (both with such an error, and the cause on stderr). `state` and `verify` write progress lines before their
-answer. `stand` reads a single line of stdin and runs until SIGTERM or the end of
-stdin. It writes its reports, one per line, before its answer (`spark_jobs.stages.standing`).
+(`{"error": {"code", "field", "detail"}}`), 4 storage, Spark or a service is unavailable, so a repetition may succeed,
+1 failed otherwise (both with such an error, and the cause on stderr). `state` and `verify` write progress lines before
+their answer. `stand` reads a single line of stdin and runs until SIGTERM or the end of stdin. It writes its reports,
+one per line, before its answer (`spark_jobs.stages.standing`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from runtime.connectors.sources.epochs import EpochSource
 from runtime.core.job.settings import ExecutionMode
 from runtime.dataflow.pipelines import PipelineContext, package_of, pipeline
 from runtime.durable import make_folder
-from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, is_outage
+from runtime.errors import JobRejected, is_outage
 from runtime.io.package_cache import import_package
 from runtime.io.store import check_folder_storage, storage_uri
 from runtime.master.shared_folders import check_inputs
@@ -69,13 +69,12 @@ def _run(arguments: argparse.Namespace) -> int:
         code, answer = FAILED_EXIT_CODE, _error(failure.code, failure.field, failure.detail)
         sys.stderr.write(f"{failure.field}: {redact(failure.detail)}\n")
     except SparkUnavailable as failure:
-        code, answer = FAILED_EXIT_CODE, _error("spark-unavailable", _subject(arguments), str(failure))
+        code, answer = UNAVAILABLE_EXIT_CODE, _error("spark-unavailable", _subject(arguments), str(failure))
         sys.stderr.write(f"{_subject(arguments)}: {redact(str(failure))}\n")
     except Exception as failure:  # noqa: BLE001 - process boundary: any error of a pipeline becomes an answer
         sys.stderr.write(redact(traceback.format_exc()))
-        code, name = (
-            (UNAVAILABLE_EXIT_CODE, "unavailable") if _is_outage(failure) else (FAILED_EXIT_CODE, "stage-failed")
-        )
+        failed = (FAILED_EXIT_CODE, "stage-failed")
+        code, name = (UNAVAILABLE_EXIT_CODE, "unavailable") if is_outage(failure) else failed
         answer = _error(name, _subject(arguments), error_summary(failure))
         # Readers of a log look at its last line.
         sys.stderr.write(f"{_subject(arguments)}: {redact(error_summary(failure))}\n")
@@ -83,11 +82,6 @@ def _run(arguments: argparse.Namespace) -> int:
         json.dump(answer, answers)
         answers.write("\n")
     return code
-
-
-def _is_outage(failure: Exception) -> bool:
-    """Whether the environment of the process has failed, and not its input."""
-    return is_outage(failure) or (isinstance(failure, EnvironmentFailure) and not isinstance(failure, CorruptState))
 
 
 def _reserve_stdout() -> TextIO:

@@ -59,7 +59,7 @@ def delete_package(user: User, digest: str) -> bool:
 
 def deletion_refusal(package: Package) -> str:
     """Why a package cannot be deleted; "" if it can."""
-    if package.state == PackageState.DESCRIBING:
+    if package.is_active and not package.failed_attempts:  # a failure may be repeated without end
         return "The package is being described. Wait for the result."
     versions = package.versions.select_related("job").order_by("-pk")
     named = [f"version {each.number} of {each.job.name}" for each in versions[: MAX_NAMED_VERSIONS + 1]]

@@ -181,7 +181,7 @@ def deletion_refusal(version: JobVersion, *, has_run: bool) -> str:
     """Why a version cannot be deleted; "" if it can be."""
     if has_run:
         return f"Version {version.number} has run: its runs and checkpoints refer to it."
-    if version.state != VersionState.REJECTED:
+    if version.state == VersionState.READY or (version.is_active and not version.failed_attempts):
         return f"Version {version.number} is {version.state}; only a rejected version can be deleted."
     return ""
 
@@ -189,13 +189,18 @@ def deletion_refusal(version: JobVersion, *, has_run: bool) -> str:
 def delete_version(user: User, version: JobVersion) -> None:
     """Deletes a version that was rejected and never ran. Its number is not used again.
 
+    A version whose compilation has failed and is repeated counts as rejected: an outage may have no end.
+
     Raises:
         Conflict: the version has run, or is not rejected.
     """
     require_define(user)
     with transaction.atomic():
         lock_job(version.job)
-        if refused := deletion_refusal(version, has_run=version.runs.exists()):
+        current = JobVersion.objects.select_for_update().filter(pk=version.pk).first()  # it may have been compiled
+        if current is None:
+            return
+        if refused := deletion_refusal(current, has_run=version.runs.exists()):
             raise Conflict("cannot-delete", refused)
         Job.objects.filter(pk=version.job_id).update(last_version=Greatest("last_version", version.number))
         announce("define", user, version.job, {f"version {version.number}": (version.state, None)})

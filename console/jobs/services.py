@@ -221,12 +221,15 @@ def store_rejection(version_id: int, error: dict[str, Any]) -> bool:
 
 def postpone_compilation(version_id: int, error: dict[str, Any]) -> bool:
     """Stores why the compile stage could not run, as `store_rejection`, and when it is repeated."""
-    failures = JobVersion.objects.values_list("failed_attempts", flat=True).get(pk=version_id) + 1
-    return _store_failure(version_id, error, failed_attempts=failures, woken_at=wake_up_after(failures))
+    failures = JobVersion.objects.values_list("failed_attempts", flat=True).filter(pk=version_id).first() or 0
+    columns = {"failed_attempts": failures + 1, "woken_at": wake_up_after(failures + 1)}
+    return _store_failure(version_id, error, **columns)
 
 
 def _store_failure(version_id: int, error: dict[str, Any], **columns: Any) -> bool:
-    version = JobVersion.objects.select_related("job", "package").get(pk=version_id)
+    version = JobVersion.objects.select_related("job", "package").filter(pk=version_id).first()
+    if version is None:  # deleted since
+        return False
     redacted_error = redact_json(error, version.params, parameter_schema(version))
     compiling = JobVersion.objects.filter(pk=version_id, state=VersionState.COMPILING)
     return bool(compiling.update(error=redacted_error, **columns))

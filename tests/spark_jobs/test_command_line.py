@@ -78,7 +78,7 @@ def test_a_missing_java_is_named_in_one_sentence(tmp_path: Path) -> None:
         input=json.dumps(params), env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     error = json.loads(process.stdout)["error"]
-    assert (process.returncode, error["code"]) == (1, "spark-unavailable")
+    assert (process.returncode, error["code"]) == (4, "spark-unavailable")
     assert "Spark needs Java 17 or newer. Install it: apt-get install default-jre-headless" in error["detail"]
     assert "Traceback" not in process.stderr
     assert process.stderr.splitlines()[-1] == f"wordcount: {error['detail']}"

@@ -179,3 +179,12 @@ def test_a_rejected_version_is_deleted_and_another_is_not(api: APIClient, job: J
     rejected = JobVersion.objects.create(job=job, number=2, parallelism=2, state="rejected")
     assert api.delete(f"/api/v1/versions/{rejected.pk}/").status_code == 204
     assert api.delete(f"/api/v1/versions/{version.pk}/").json()["code"] == "cannot-delete"
+
+
+def test_a_version_is_deleted_whose_compilation_is_repeated_without_success(api: APIClient, job: Job) -> None:
+    compiling = JobVersion.objects.create(job=job, number=2, parallelism=2)
+    assert api.delete(f"/api/v1/versions/{compiling.pk}/").json()["code"] == "cannot-delete"
+    services.postpone_compilation(compiling.pk, {"code": "unavailable", "field": "", "detail": "no storage"})
+    assert api.delete(f"/api/v1/versions/{compiling.pk}/").status_code == 204
+    assert not services.postpone_compilation(compiling.pk, {"code": "unavailable", "field": "", "detail": "none"})
+    assert not services.store_graph(compiling.pk, {})

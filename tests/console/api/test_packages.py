@@ -247,6 +247,19 @@ def test_an_outage_of_the_storage_during_a_compilation_rejects_no_version(
     assert (version.state, version.error) == ("ready", None)
 
 
+def test_a_fault_of_the_host_that_no_wait_heals_is_no_outage(
+    api: APIClient, archives: dict[str, bytes], tmp_path: Path
+) -> None:
+    digest = _upload(api, archives["hey"]).json()["digest"]
+    (tmp_path / "VAR" / "packages").mkdir()
+    (tmp_path / "VAR" / "packages").chmod(0o777)
+    pipelines.describe_package(digest)
+    package = Package.objects.get(pk=digest)
+    assert package.error is not None
+    assert (package.state, package.error["code"]) == ("describing", "stage-failed"), "repeated eight times"
+    assert "another user may write to it" in package.error["log"]
+
+
 def test_a_package_whose_description_fails_each_time_is_rejected(
     api: APIClient, archives: dict[str, bytes], settings: Settings
 ) -> None:

@@ -175,6 +175,9 @@ def test_a_package_that_is_being_described_is_not_deleted(operator: User) -> Non
     package = stored("package", state="describing")
     with pytest.raises(Conflict, match="is being described"):
         delete_package(operator, package.pk)
+    Package.objects.update(failed_attempts=1)  # a further attempt follows, in an outage without end
+    assert delete_package(operator, package.pk)
+    assert not Package.objects.exists()
 
 
 # ---------------------------------------------------------------- races

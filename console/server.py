@@ -23,7 +23,7 @@ from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser
 from waitress.server import create_server
 from waitress.task import WSGITask
-from waitress.utilities import Error, RequestEntityTooLarge
+from waitress.utilities import Error, InternalServerError, RequestEntityTooLarge
 
 from console.uploads import UPLOAD_PATH, UPLOADER
 from runtime.io.package_archive import MAX_ARCHIVE_BYTES
@@ -42,6 +42,16 @@ _RESPONSE_BYTES: Final = 1 << 30
 class TooManyUploads(Error):
     code = 503
     reason = "Service Unavailable"
+
+
+class HeadAnswer(Error):
+    """The answer of the application to the head of an upload."""
+
+    def __init__(self, status: str, headers: list[tuple[str, str]], body: bytes) -> None:
+        self._response = status, headers, body
+
+    def to_response(self, ident: str | None = None) -> tuple[str, list[tuple[str, str]], bytes]:
+        return self._response
 
 
 class LimitedRequest(HTTPRequestParser):
@@ -74,11 +84,10 @@ class LimitedRequest(HTTPRequestParser):
         """Receives the rest of the upload."""
         self.uploader, self._began_at, self.expect_continue = uploader, time.time(), self._expects_continue
 
-    def end_without_body(self, error: Error | None) -> None:
-        """Answers the upload by its head alone. `error`: the answer; None: the application has it."""
+    def end_without_body(self, answer: Error) -> None:
+        """Answers the upload by its head alone."""
         self.close()
-        self.body_rcv, self.error, self.completed = None, error, True
-        self.headers |= {"CONTENT_LENGTH": "0", "CONNECTION": "close"}
+        self.body_rcv, self.error, self.completed = None, answer, True
 
     @property
     def paced_activity(self) -> float:
@@ -92,17 +101,21 @@ class Authorisation:
     def __init__(self, channel: "DeadlineChannel", request: LimitedRequest) -> None:
         self._channel, self._request = channel, request
         self.uploader: object = None
+        self.answer: Error = InternalServerError("The server encountered an unexpected internal server error")
         self.is_over = False
 
     def service(self) -> None:
         environ = WSGITask(self._channel, self._request).get_environment()
         environ |= {"wsgi.input": BytesIO(), "CONTENT_LENGTH": "0", UPLOADER: None}
+        heads: list[tuple[str, list[tuple[str, str]]]] = []
         try:
-            answer = self._channel.server.application(environ, lambda *_: lambda _: None)
-            for _ in answer:
-                pass
-            if hasattr(answer, "close"):
-                answer.close()
+            chunks = self._channel.server.application(
+                environ, lambda status, headers, *_: heads.append((status, headers))
+            )
+            body = b"".join(chunks)
+            if hasattr(chunks, "close"):
+                chunks.close()
+            self.answer = HeadAnswer(*heads[-1], body)
             self.uploader = environ[UPLOADER]
         finally:
             self.is_over = True
@@ -118,7 +131,8 @@ class DeadlineChannel(HTTPChannel):
     waitress counts each received byte as activity, so a client could hold a connection forever (slow loris).
 
     An upload whose head is complete is read further only once it is authorised and has a place. One that is refused is
-    answered at once. What its client still sends is discarded: with unread bytes, the client would not see the answer.
+    answered at once. The rest of its body is discarded: with unread bytes, the client would not see the answer. More
+    than a package may have cuts the client off.
     """
 
     last_activity: float
@@ -126,6 +140,7 @@ class DeadlineChannel(HTTPChannel):
     request: LimitedRequest | None
     _is_refused = False  #: an upload; the connection ends with its answer
     _is_draining = False  #: the answer is sent
+    _drained_bytes = 0
 
     def parser_class(self, adjustments: Any) -> LimitedRequest:
         return LimitedRequest(adjustments)
@@ -147,7 +162,9 @@ class DeadlineChannel(HTTPChannel):
     def handle_read(self) -> None:
         if self._is_draining:
             with suppress(OSError):
-                self.recv(self.adj.recv_bytes)  # which closes the connection at the end of its input
+                self._drained_bytes += len(self.recv(self.adj.recv_bytes))  # it closes the connection at its end
+            if self._drained_bytes > MAX_ARCHIVE_BYTES:
+                self.handle_close()
             return
         request, last_activity = self.request, self.last_activity
         super().handle_read()
@@ -176,9 +193,9 @@ class DeadlineChannel(HTTPChannel):
         if not request.authorisation.is_over:
             return False
         uploader = request.authorisation.uploader
-        error = None if uploader is None else self._shortage(uploader)
-        if uploader is None or error is not None:
-            self._refuse(request, error)
+        refusal = request.authorisation.answer if uploader is None else self._shortage(uploader)
+        if refusal is not None:
+            self._refuse(request, refusal)
             return False
         request.begin_body(uploader)
         self.last_activity = request.paced_activity
@@ -196,9 +213,9 @@ class DeadlineChannel(HTTPChannel):
             return TooManyUploads(f"{MAX_UPLOADS} packages are being uploaded; try again.")
         return None
 
-    def _refuse(self, request: LimitedRequest, error: Error | None) -> None:
+    def _refuse(self, request: LimitedRequest, answer: Error) -> None:
         self._is_refused = True
-        request.end_without_body(error)
+        request.end_without_body(answer)
         with self.requests_lock:
             self.requests.append(request)
             self.request = None

@@ -289,6 +289,20 @@ def test_a_client_that_sends_on_sees_why_its_upload_is_refused(server: Server) -
     until(lambda: connections(server) == 0)
 
 
+def test_an_upload_that_is_not_authorised_for_a_moment_has_that_answer(server: Server) -> None:
+    """A further question might be answered, and an empty body be refused for good."""
+    with contextlib.closing(server.connect()) as client:
+        client.request("POST", UPLOAD_PATH, b" " * BODY_BYTES, {"X-User": "away"})
+        answer = client.getresponse()
+        assert (answer.status, answer.headers["Retry-After"], answer.read()) == (503, "5", b"Later.")
+    assert server.bodies == [0]
+
+
+def test_a_client_that_sends_more_than_a_package_after_its_refusal_is_cut_off(server: Server) -> None:
+    with server.open(_upload_head(MAX_ARCHIVE_BYTES, "away")) as client, pytest.raises(ConnectionError):
+        client.sendall(b" " * (2 * MAX_ARCHIVE_BYTES))
+
+
 def test_a_client_that_waits_for_a_signal_gets_it_once_it_is_authorised(server: Server) -> None:
     head = _upload_head(3)[:-2] + b"Expect: 100-continue\r\n\r\n"
     with server.open(head) as client, server.open(head.replace(b"X-User: author\r\n", b"")) as refused:

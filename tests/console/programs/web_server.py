@@ -2,7 +2,8 @@
 
 Arguments: the descriptor of its socket, a folder, and the timeout of a connection in seconds. `/wait` answers once the
 folder has a file `go`, with the greatest number of requests at a time. Other answers repeat the length of the body.
-A request counts as active before its line in the file `bodies`. An upload of the user in `X-User` is authorised.
+A request counts as active before its line in the file `bodies`. An upload of the user in `X-User` is authorised, unless
+the user is `away`: the head alone is answered by 503.
 """
 
 import socket
@@ -15,7 +16,7 @@ from typing import Any
 
 from django.conf import settings
 
-from console.uploads import UPLOAD_PATH, UPLOADER
+from console.uploads import UPLOADER
 
 THREADS = 2
 BODY_BYTES = 50_000
@@ -31,11 +32,7 @@ class Application:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         user = environ.get("HTTP_X_USER")
         if UPLOADER in environ:
-            environ[UPLOADER] = user
-            return []
-        if environ["PATH_INFO"] == UPLOAD_PATH and user is None:
-            start_response("401 Unauthorized", [])
-            return [b"Who are you?"]
+            return self._authorise(user, environ, start_response)
         body, waits = environ["wsgi.input"].read(), environ["PATH_INFO"] == "/wait"
         if waits:
             self._begin()
@@ -45,6 +42,17 @@ class Application:
         if environ["PATH_INFO"] == "/file":
             return self._file()
         return [self._wait() if waits else str(len(body)).encode()]
+
+    def _authorise(self, user: str | None, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if user is None:
+            start_response("401 Unauthorized", [])
+            return [b"Who are you?"]
+        if user == "away":
+            start_response("503 Service Unavailable", [("Retry-After", "5"), ("Content-Length", "6")])
+            return [b"Later."]
+        environ[UPLOADER] = user
+        start_response("204 No Content", [])
+        return []
 
     def _file(self) -> Iterator[bytes]:
         for _ in range(FILE_BYTES // 65_536):

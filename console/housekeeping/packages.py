@@ -23,7 +23,7 @@ from console.advisory_lock import try_lock
 from console.checkpoints.storage import shared_store
 from console.jobs.models import JobVersion, Package, PackageState, Pipeline
 from console.jobs.pipelines import hand_over, record_package_act
-from runtime.errors import EnvironmentFailure
+from runtime.errors import WeirError
 from runtime.io.package_cache import package_path, remove_unused_folders
 from runtime.io.store import check_mounted
 
@@ -79,13 +79,15 @@ def unused_packages() -> QuerySet[Package]:
 def remove_unused_packages() -> int:
     """A pass of the periodic task. Returns the number of packages whose deletion has begun."""
     count = 0
-    with try_lock(_PASS_LOCK) as is_free:
-        if is_free:
-            for digest in list(unused_packages().values_list("pk", flat=True)[:_BATCH_ROWS]):
-                count += _remove_unused(digest)
-            for digest in Package.objects.filter(state=PackageState.DELETING).values_list("pk", flat=True):
-                _complete(digest)
-    remove_unused_folders()  # of this host
+    try:
+        with try_lock(_PASS_LOCK) as is_free:
+            if is_free:
+                for digest in list(unused_packages().values_list("pk", flat=True)[:_BATCH_ROWS]):
+                    count += _remove_unused(digest)
+                for digest in Package.objects.filter(state=PackageState.DELETING).values_list("pk", flat=True):
+                    _complete(digest)
+    finally:
+        remove_unused_folders()  # of this host
     return count
 
 
@@ -128,7 +130,7 @@ def _complete(digest: str) -> None:
         try:
             check_mounted(str(settings.WEIR_STORAGE))
             shared_store().delete([package_path(digest)])
-        except EnvironmentFailure as error:
+        except WeirError as error:  # no error of one package ends the pass
             log.warning("the file of a package is not deleted yet", package=digest, error=str(error))
             return
         marked.delete()

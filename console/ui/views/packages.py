@@ -45,5 +45,8 @@ def delete(request: HttpRequest, pk: str) -> HttpResponse:
     except Refused as refused:
         messages.error(request, refused.detail)
         return redirect("ui:package", pk)
-    messages.success(request, f"The package {pk} is deleted.")
+    if Package.objects.filter(pk=pk).exists():
+        messages.warning(request, f"The package {pk} is being deleted: its file stays until the storage answers.")
+    else:
+        messages.success(request, f"The package {pk} is deleted.")
     return redirect("ui:packages")

@@ -127,6 +127,21 @@ def test_a_deletion_waits_for_the_storage_and_is_completed_by_a_later_pass(opera
     assert not path_of(storage, package).exists()
 
 
+def test_a_storage_that_cannot_be_used_ends_no_pass(
+    monkeypatch: pytest.MonkeyPatch, storage: Path, tmp_path: Path
+) -> None:
+    """Its place is refused, which is no outage. The unused folders of this host are removed all the same."""
+    package = stored("package", state="deleting")
+    unpacked = tmp_path / "packages" / ("a" * 64)
+    unpacked.mkdir(parents=True)
+    unpacked.parent.chmod(0o700)
+    os.utime(unpacked, (0, 0))
+    monkeypatch.setattr(settings, "WEIR_STORAGE", "ftp://nowhere")
+    assert remove_unused_packages() == 0
+    assert Package.objects.get() == package
+    assert not unpacked.exists()
+
+
 def test_a_file_without_a_row_stays(operator: User, storage: Path) -> None:
     """It may be of the console of another database, or newer than the backup from which this one was restored."""
     package, foreign = stored("package"), stored("foreign")

@@ -97,6 +97,15 @@ def test_a_package_is_deleted_by_its_button(at_console: Client, job: Job) -> Non
     assert Pipeline.objects.get().package_id == FIRST
 
 
+def test_a_package_whose_file_is_not_deleted_yet_is_not_called_deleted(
+    at_console: Client, job: Job, settings: Settings
+) -> None:
+    settings.WEIR_STORAGE.rmdir()
+    text = blocks.text(at_console.post(f"/packages/{SECOND}/delete/", follow=True))
+    assert f"The package {SECOND} is being deleted: its file stays until the storage answers." in text
+    assert Package.objects.get(pk=SECOND).state == "deleting"
+
+
 def test_a_user_without_the_right_sees_why_there_is_no_deletion(client: Client, job: Job) -> None:
     user = User.objects.create_user("author")
     client.force_login(user)

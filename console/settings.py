@@ -24,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict
 from runtime.access.spark_settings import REMOTE_VARIABLE, SETTINGS_VARIABLE, set_added_settings, set_slot_server
 from runtime.core.snapshot.manifest_codec import parse_keys
 from runtime.errors import JobRejected
+from runtime.io.package_cache import DEFAULT_DAYS
 from runtime.io.store import is_absolute, storage_uri
 from runtime.keepalive import CLIENT_KEEPALIVES
 from runtime.libraries import DISTRIBUTION
@@ -198,7 +199,7 @@ WEIR_CHECKPOINT_DAYS = count("WEIR_CHECKPOINT_DAYS") or 30
 WEIR_ATTEMPT_DAYS = count("WEIR_ATTEMPT_DAYS") or 90
 WEIR_OPERATION_DAYS = count("WEIR_OPERATION_DAYS") or 400
 #: How long a package stays that no version names, and an unpacked package on a host that no process uses.
-WEIR_PACKAGE_DAYS = count("WEIR_PACKAGE_DAYS") or 30
+WEIR_PACKAGE_DAYS = count("WEIR_PACKAGE_DAYS") or DEFAULT_DAYS
 
 #: Address of the console in the links of alerts.
 WEIR_CONSOLE_URL = optional("WEIR_CONSOLE_URL", "http://127.0.0.1:8000")

@@ -109,15 +109,23 @@ def _is_at(folder: Path, descriptor: int) -> bool:
 
 
 def remove_unused_folders() -> None:
-    """Removes from the cache of this host what no process uses or has asked for in `WEIR_PACKAGE_DAYS`."""
+    """Removes unpacked packages of this host that no process has used for `WEIR_PACKAGE_DAYS`. Logs a failure."""
     try:
         root = _cache_root()
-        oldest = SystemClock().now_ms() / 1000 - _DAY_S * int(os.environ.get(DAYS_VARIABLE) or DEFAULT_DAYS)
+        oldest = SystemClock().now_ms() / 1000 - _DAY_S * _package_days()
         for folder in root.iterdir():
             if not folder.name.startswith(_SCRATCH_PREFIX) and folder.stat().st_mtime < oldest:
                 _remove_unlocked(folder)
     except (OSError, EnvironmentFailure) as error:  # the next call comes soon
         log.warning("unused packages are not removed", error=str(error))
+
+
+def _package_days() -> int:
+    """The days of unused packages; 0 stands for the default, as in the settings of the console."""
+    text = os.environ.get(DAYS_VARIABLE) or "0"
+    if not (text.isascii() and text.isdigit()):
+        raise EnvironmentFailure(f"{DAYS_VARIABLE} must be a whole number from 0 on, not {text!r}")
+    return int(text) or DEFAULT_DAYS
 
 
 def _remove_unlocked(folder: Path) -> None:

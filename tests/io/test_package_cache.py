@@ -189,6 +189,20 @@ def test_the_next_package_of_a_host_removes_what_is_unused(
     assert sorted(path.name for path in cache.iterdir()) == sorted([folder.name, "b" * 64])
 
 
+@pytest.mark.parametrize("days", ["0", "a month", "-1"])
+def test_no_days_or_a_text_instead_of_days_removes_no_young_folder_and_fails_no_job(
+    package: JobPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: str
+) -> None:
+    """An executor has the variable from its own environment, which no console has checked."""
+    monkeypatch.setenv("WEIR_PACKAGE_DAYS", days)
+    other = tmp_path / "var" / "packages" / ("a" * 64)
+    other.mkdir(parents=True)
+    other.parent.chmod(0o700)
+    _age(other, 2)
+    assert unpacked(package).is_dir()
+    assert other.exists()
+
+
 def test_processes_use_a_package_while_others_remove_it(package: JobPackage) -> None:
     """A process that asks for a folder at the moment of its removal has another one."""
     program = (

@@ -95,6 +95,7 @@ TESTS: Final = {
     "A client that may not upload": (
         "console/test_server.py::test_a_client_that_may_not_upload_is_answered_by_its_head_and_takes_no_place"
     ),
+    "At most 8 packages": "console/test_server.py::test_uploads_of_a_user_and_of_all_are_limited",
     "The upload of a package": (
         "console/test_server.py::test_an_upload_has_time_for_its_bytes_and_is_cut_off_where_they_come_too_slowly"
     ),

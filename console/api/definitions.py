@@ -116,7 +116,7 @@ class Packages(StrictView, generics.ListAPIView[Package]):
             require_upload(self.user)  # before the body is read, for its answer or for the digest of its key
         if UPLOADER in request.META:
             request.META[UPLOADER] = self.user.pk
-            vars(self)["post"] = self._authorised
+            vars(self)["post"] = self._confirm_authorisation
 
     @extend_schema(
         request={PackageArchive.media_type: OpenApiTypes.BINARY},
@@ -132,7 +132,7 @@ class Packages(StrictView, generics.ListAPIView[Package]):
         return location_response("api:package", package.pk, PackageSerializer(package).data)
 
     @staticmethod
-    def _authorised(*_: Any) -> Response:
+    def _confirm_authorisation(*_: Any) -> Response:
         """Answers the question of the web server, which has not received the body (`console.uploads`)."""
         return Response(status=HTTPStatus.NO_CONTENT)
 

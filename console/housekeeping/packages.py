@@ -24,7 +24,7 @@ from console.checkpoints.storage import shared_store
 from console.jobs.models import JobVersion, Package, PackageState, Pipeline
 from console.jobs.pipelines import hand_over, record_package_act
 from runtime.errors import WeirError
-from runtime.io.package_cache import package_path, remove_unused_folders
+from runtime.io.package_cache import clean_cache, package_path
 from runtime.io.store import check_mounted
 
 MAX_NAMED_VERSIONS: Final = 3  #: in a refusal
@@ -51,9 +51,9 @@ def delete_package(user: User, digest: str) -> bool:
         if refusal := deletion_refusal(package):
             raise Conflict("package-in-use", refusal)
         if package.state != PackageState.DELETING:
-            _begin(package)
+            _begin_deletion(package)
             record_package_act(user, package, DELETION, "Deleted")
-    _complete(digest)
+    _complete_deletion(digest)
     return True
 
 
@@ -85,9 +85,9 @@ def remove_unused_packages() -> int:
                 for digest in list(unused_packages().values_list("pk", flat=True)[:_BATCH_ROWS]):
                     count += _remove_unused(digest)
                 for digest in Package.objects.filter(state=PackageState.DELETING).values_list("pk", flat=True):
-                    _complete(digest)
+                    _complete_deletion(digest)
     finally:
-        remove_unused_folders()  # of this host
+        clean_cache()  # of this host
     return count
 
 
@@ -96,7 +96,7 @@ def _remove_unused(digest: str) -> bool:
         package = _lock(digest)
         if package is None or not unused_packages().filter(pk=digest).exists():
             return False
-        _begin(package)
+        _begin_deletion(package)
     log.info("removing a package that no version names", package=digest)
     return True
 
@@ -108,7 +108,7 @@ def _lock(digest: str) -> Package | None:
     return Package.objects.select_for_update().filter(pk=digest).first()
 
 
-def _begin(package: Package) -> None:
+def _begin_deletion(package: Package) -> None:
     """Marks the package, and gives its pipelines to the newest other package that offers them.
 
     The locks wait for a description that takes a pipeline over. Such a pipeline is skipped.
@@ -118,7 +118,7 @@ def _begin(package: Package) -> None:
     Package.objects.filter(pk=package.pk).update(state=PackageState.DELETING)
 
 
-def _complete(digest: str) -> None:
+def _complete_deletion(digest: str) -> None:
     """Deletes the file and the row of a marked package. While the storage is away, both stay for the next pass.
 
     The row is locked: an upload after another completion would lose its file.

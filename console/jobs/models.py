@@ -19,6 +19,7 @@ from console.accounts.models import User
 from runtime.access.data_hosts import CONNECTION_NAME
 from runtime.access.redaction import REFERENCE, is_secret
 from runtime.access.secrets import check_references
+from runtime.core.job.code_identity import short_digest
 from runtime.core.job.graph import Guarantee, Role
 from runtime.core.job.guarantee import CheckpointMode, ConnectorGuarantee, EndToEndGuarantee, end_to_end_guarantee
 from runtime.core.job.key_groups import DEFAULT_MAX_PARALLELISM
@@ -63,7 +64,7 @@ class Package(models.Model):
         ordering = ("-created_at", "digest")
 
     def __str__(self) -> str:
-        return f"package {self.digest[:12]}"
+        return f"package {short_digest(self.digest)}"
 
     @property
     def is_active(self) -> bool:

@@ -24,6 +24,7 @@ from console.accounts.rights import require_upload
 from console.jobs import stages
 from console.jobs.models import Package, PackageState, Pipeline
 from runtime.access.redaction import storable_json
+from runtime.core.job.code_identity import short_digest
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.package_archive import package_digest, read_archive
 from runtime.io.package_cache import package_path
@@ -174,7 +175,7 @@ def describe_package(digest: str) -> None:
     package = describing.first()
     if package is None:
         return
-    log = Path(settings.WEIR_LOGS) / f"describe-package-{digest[:12]}.log"
+    log = Path(settings.WEIR_LOGS) / f"describe-package-{short_digest(digest)}.log"
     stage = stages.StageCommand(arguments=["describe"], log=log, timeout_s=_TIMEOUT_S, package=digest)
     try:
         printed = stages.run(stage, lambda _: bool(describing.update(woken_at=Now())))

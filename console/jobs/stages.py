@@ -26,7 +26,7 @@ from runtime.access.redaction import storable_json
 POLL_S = 1.0
 REJECTED_CODE = 3  #: exit code for invalid input of the author; the error is on stdout
 UNAVAILABLE_CODE = 4  #: exit code while storage or a service is unavailable; the error is on stdout
-_FIRST_PAUSE_S = 30  #: `console.runs.lost_leases.RESEND_COMPILE_S`
+RESEND_STAGE_S = 30  #: seconds after which a wake-up without effect is sent again: the first pause after a failure
 _MAX_PAUSE_S = 900
 _MAX_STDOUT_BYTES = 32 * 1024 * 1024
 _PROGRESS_BYTES = 4096  #: bytes at the end of the output that are searched for the newest line
@@ -93,8 +93,8 @@ def wake_up_after(failures: int) -> Any:
 
     The pause doubles with each failure, up to a limit.
     """
-    pause_s = min(_FIRST_PAUSE_S * 2 ** min(failures - 1, 16), _MAX_PAUSE_S)
-    return Now() + timedelta(seconds=pause_s - _FIRST_PAUSE_S)
+    pause_s = min(RESEND_STAGE_S * 2 ** min(failures - 1, 16), _MAX_PAUSE_S)
+    return Now() + timedelta(seconds=pause_s - RESEND_STAGE_S)
 
 
 def _progress(printed: int) -> Any:

@@ -7,10 +7,10 @@ from typing import Any, Final
 from django.db.models import Count, Exists, F, Func, JSONField, OuterRef, Q, QuerySet, Sum, Value
 
 from console.jobs.models import JobVersion, Package, PackageState, Pipeline
+from runtime.core.job.code_identity import short_digest
 
 MAX_LINES: Final = 200  #: newest packages of the list, and of the choices of a form
 MAX_VERSIONS: Final = 200
-_SHORT_DIGEST: Final = 12  #: characters, as in `console.jobs.code`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class PackageLine:
 
     @property
     def short(self) -> str:
-        return self.digest[:_SHORT_DIGEST]
+        return short_digest(self.digest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 
 from console import wakeups
 from console.jobs.models import JobVersion, Package, PackageState, Run, StandingStage, VersionState
+from console.jobs.stages import RESEND_STAGE_S
 from console.runs import run_store, standing_stages
 from console.runs.lease import ago
 from runtime.core.job.lifecycle import RunState
@@ -21,7 +22,6 @@ from runtime.core.job.lifecycle import RunState
 MAX_OBSERVATION_GAP_S = 2.5
 #: Seconds after which a wake-up without effect is sent again.
 RESEND_WAKE_UP_S = 5
-RESEND_COMPILE_S = 30
 
 _POSTGRES_START: Expression = Func(function="pg_postmaster_start_time", output_field=DateTimeField())
 _HELD_RUNS = Q(state__in=run_store.LEASED_STATES)
@@ -65,11 +65,11 @@ def resend_wake_ups() -> None:
         wakeups.send(wakeups.SUPERVISE_TASK, run.pk)
     for stage in _overdue(standing_stages.claimable()).only("pk"):
         wakeups.send(wakeups.STAGE_TASK, stage.pk)
-    stuck = JobVersion.objects.filter(state=VersionState.COMPILING, woken_at__lte=ago(RESEND_COMPILE_S))
+    stuck = JobVersion.objects.filter(state=VersionState.COMPILING, woken_at__lte=ago(RESEND_STAGE_S))
     for version in stuck.only("pk"):
         JobVersion.objects.filter(pk=version.pk).update(woken_at=Now())
         wakeups.send(wakeups.COMPILE_TASK, version.pk)
-    undescribed = Package.objects.filter(state=PackageState.DESCRIBING, woken_at__lte=ago(RESEND_COMPILE_S))
+    undescribed = Package.objects.filter(state=PackageState.DESCRIBING, woken_at__lte=ago(RESEND_STAGE_S))
     for package in undescribed.only("pk"):
         Package.objects.filter(pk=package.pk).update(woken_at=Now())
         wakeups.send(wakeups.PACKAGE_TASK, package.pk)

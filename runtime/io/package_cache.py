@@ -108,7 +108,7 @@ def _is_at(folder: Path, descriptor: int) -> bool:
     return False
 
 
-def remove_unused_folders() -> None:
+def clean_cache() -> None:
     """Removes unpacked packages of this host that no process has used for `WEIR_PACKAGE_DAYS`. Logs a failure."""
     try:
         root = _cache_root()
@@ -146,7 +146,7 @@ def _remove_unlocked(folder: Path) -> None:
 
 
 def _unpack(package: JobPackage, root: Path) -> None:
-    remove_unused_folders()
+    clean_cache()
     data, folder = _load(package), root / package.digest
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=root))
     try:

@@ -12,7 +12,7 @@ import pytest
 from runtime.access.job_package import JobPackage
 from runtime.errors import EnvironmentFailure, JobRejected, is_outage
 from runtime.io.package_archive import write_archive
-from runtime.io.package_cache import package_path, remove_unused_folders, unpacked
+from runtime.io.package_cache import clean_cache, package_path, unpacked
 from runtime.io.store import open_store
 from tests.waiting import until
 
@@ -139,7 +139,7 @@ def _age(folder: Path, days: int = 40) -> None:
 
 
 def _is_removed(folder: Path) -> bool:
-    remove_unused_folders()
+    clean_cache()
     return not folder.exists()
 
 
@@ -164,10 +164,10 @@ def _unpack_in_child(package: JobPackage) -> "subprocess.Popen[str]":
 def test_a_folder_that_no_process_has_used_for_its_days_goes_and_none_in_use(package: JobPackage) -> None:
     process = _unpack_in_child(package)
     (folder,) = Path(os.environ["WEIR_VAR"], "packages").iterdir()
-    remove_unused_folders()
+    clean_cache()
     assert folder.exists(), "it is young"
     _age(folder)
-    remove_unused_folders()
+    clean_cache()
     assert folder.exists(), "a process runs from it"
     assert process.stdin is not None
     process.stdin.close()
@@ -216,5 +216,5 @@ def test_processes_use_a_package_while_others_remove_it(package: JobPackage) -> 
     for _ in range(8):
         users += [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
         while sum(user.poll() is None for user in users) > 1:
-            remove_unused_folders()
+            clean_cache()
     assert [user.wait() for user in users] == [0] * len(users)

@@ -73,11 +73,11 @@ class PackageForm(forms.Form):
         field = self.fields["package"]
         assert isinstance(field, forms.ChoiceField)
         installed = [("", "Installed beside Weir")] if has_installed_code else []
-        field.choices = [*installed, *((each.digest, _words_of(each)) for each in packages)]
+        field.choices = [*installed, *((each.digest, _label_of(each)) for each in packages)]
         field.required = not has_installed_code
 
 
-def _words_of(package: PackageLine) -> str:
+def _label_of(package: PackageLine) -> str:
     """3f2a91bc0d12, of 28 Nov 2026, 10:03 UTC by anna: delays, flights."""
     by = f" by {package.created_by}" if package.created_by else ""
     return f"{package.short}, of {formats.utc(package.created_at)}{by}: {', '.join(package.pipelines)}"

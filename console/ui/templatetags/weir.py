@@ -32,6 +32,7 @@ from console.ui.live import block
 from console.ui.status import CONCERN_WORDS, DISCARDED, SHAPES, Status, status
 from console.ui.tables import html as tables
 from console.ui.zones import chosen_zone
+from runtime.core.job.code_identity import short_digest
 
 register = template.Library()
 
@@ -68,6 +69,7 @@ register.filter("compact", _quantity_filter(formats.compact))
 register.filter("percent", _quantity_filter(formats.percent))
 register.filter("exact", _quantity_filter(lambda value: Quantity(formats.count(value))))
 register.filter("utc", formats.utc)
+register.filter("short_digest", short_digest)
 register.filter("words", lambda value: str(value).replace("_", " "))
 register.filter("pretty_json", lambda value: json.dumps(value, indent=2, ensure_ascii=False, default=str))
 

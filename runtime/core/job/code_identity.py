@@ -32,7 +32,12 @@ class CodeIdentity(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         name = f"{self.package} {self.version}" if self.package else "an unknown package"
-        return f"{name} ({self.digest[:_SHOWN_CHARACTERS]})" if self.digest else name
+        return f"{name} ({short_digest(self.digest)})" if self.digest else name
+
+
+def short_digest(digest: str) -> str:
+    """The characters of a package's digest that pages, texts and names of logs show."""
+    return digest[:_SHOWN_CHARACTERS]
 
 
 def graph_digest(graph: JobGraph) -> str:

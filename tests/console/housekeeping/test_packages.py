@@ -241,7 +241,7 @@ def test_a_version_that_meets_a_deletion_waits_and_is_refused(operator: User) ->
     job = job_with(None)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            packages._begin(packages._lock(package.pk) or package)
+            packages._begin_deletion(packages._lock(package.pk) or package)
             version = pool.submit(_in_thread, lambda: add_version(operator, job, package))
             until(_is_waiting, 10)
         refused = version.result()

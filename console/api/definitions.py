@@ -337,6 +337,6 @@ class VersionDetail(AwaitedView):
 
     @extend_schema(responses={204: None, 409: Problem})
     def delete(self, request: Request, pk: int) -> Response:
-        """Deletes a version that was rejected and never ran."""
+        """Deletes a version that never ran and was rejected, or whose compilation has failed and is repeated."""
         editing.delete_version(self.user, self.get_object())
         return Response(status=HTTPStatus.NO_CONTENT)

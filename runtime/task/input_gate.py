@@ -88,14 +88,10 @@ class InputGate:
         for channel in channels:
             self._queues[channel], self._queued_bytes[channel] = make_queue(channel, False), 0
 
-    def queued_barriers(self) -> dict[ChannelId, list[Barrier]]:
-        """The barriers in the queue of each regular channel, also those of checkpoints that were aborted."""
-        barriers: dict[ChannelId, list[Barrier]] = {}
-        for channel in self._regular:
-            queue = self._regular_queue(channel)
-            messages = map(queue.__getitem__, range(len(queue)))
-            barriers[channel] = [message for message in messages if isinstance(message, Barrier)]
-        return barriers
+    def queued_barriers(self) -> dict[ChannelId, Barrier]:
+        """The first barrier in the queue of each regular channel; if it may overtake, of a checkpoint to be taken."""
+        firsts = {channel: self._first_barrier(self._regular_queue(channel)) for channel in self._regular}
+        return {channel: barrier for channel, barrier in firsts.items() if barrier is not None}
 
     def begin_recording(self) -> None:
         """Rows in the queues belong to a snapshot from now on."""
@@ -127,6 +123,13 @@ class InputGate:
         queue = self._queues[channel]
         assert not isinstance(queue, Spool), "only back-edges have a queue on disk"
         return cast(RegularQueue, queue)
+
+    def _first_barrier(self, queue: RegularQueue) -> Barrier | None:
+        messages = (queue[position] for position in range(len(queue)))
+        barriers: Iterator[Barrier] = (message for message in messages if isinstance(message, Barrier))
+        if self._machine.spec.overtakes:  # else rows are emitted without credit, and a barrier must follow them
+            barriers = filter(self._machine.is_awaited, barriers)
+        return next(barriers, None)
 
     @property
     def is_starved(self) -> bool:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
@@ -434,13 +434,13 @@ class Task:
         if not (self.may_overtake or (self._flushes and not self.outputs.credits.runnable)):
             return None
         machine, queued = self.machine, self._input_gate.queued_barriers()
-        pending = machine.aligning_barrier
-        waiting = chain.from_iterable(queued.values()) if pending is None else [pending]
-        barrier = min(filter(machine.is_awaited, waiting), key=lambda each: each.checkpoint, default=None)
+        waiting = list(queued.values()) if machine.aligning_barrier is None else [machine.aligning_barrier]
+        awaited = (barrier for barrier in waiting if machine.is_awaited(barrier))
+        barrier = min(awaited, key=lambda each: each.checkpoint, default=None)
         if barrier is None or self.may_overtake:
             return barrier
         readable = [channel for channel in machine.spec.regular_channels if machine.is_readable(channel)]
-        is_whole = all(any(each.checkpoint == barrier.checkpoint for each in queued[channel]) for channel in readable)
+        is_whole = all(channel in queued and queued[channel].checkpoint == barrier.checkpoint for channel in readable)
         return barrier if is_whole else None
 
     def _left_ms(self, barrier: Barrier) -> float:

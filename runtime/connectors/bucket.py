@@ -131,6 +131,7 @@ class Bucket:
 
     def create(self, name: str, data: bytes) -> bool:
         """Creates an object atomically. False if there is one of this name with other content."""
+        self.check()
         with self._errors(name, "created"):
             while True:
                 try:
@@ -145,6 +146,7 @@ class Bucket:
 
     def put(self, name: str, data: bytes) -> str:
         """Writes an object, over one of this name. Returns its ETag."""
+        self.check()
         with self._errors(name, "written"):
             return _etag(self._client.put_object(**self._at(name), Body=data, ContentMD5=_md5(data)))
 
@@ -163,6 +165,7 @@ class Bucket:
 
     def begin_upload(self, name: str) -> str:
         """The id of a new upload, which becomes the object `name`."""
+        self.check()
         with self._errors(name, "written"):
             return str(self._client.create_multipart_upload(**self._at(name))["UploadId"])
 

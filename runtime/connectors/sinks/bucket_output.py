@@ -1,23 +1,26 @@
 """Files in a bucket, exactly once, by uploads that a commit completes.
 
-A file is an upload in parts to its visible name. The parts are sent as rows arrive. Nobody sees them before the upload
-is completed, and the job master does this once the checkpoint is recorded. (Hadoop: the magic committer of S3A; Flink:
-`RecoverableWriter` of S3.)
+A file is an upload in parts to its visible name. The parts are sent as rows arrive. They are invisible until the
+upload is completed, and the job master does this once the checkpoint is recorded. (Hadoop: the magic committer of S3A;
+Flink: `RecoverableWriter` of S3.)
 
-    part-<job>-<token>-<uid>-<subtask>-0-<n>.parquet    committed; 0: an upload is named before its checkpoint is known
-    .claims/<visible name>.claim                        the upload that may take the name; until the log names the file
-    .commit-log/<job>-<sink>-<n>.json                   the files of a checkpoint, see `connectors/commit_log`
+    part-<job>-<token>-<uid>-<subtask>-<random>-<n>.parquet    committed
+    .claims/<visible name>.claim         the upload whose completion has begun; until the log names the file
+    .commit-log/<job>-<sink>-<n>.json    the files of a checkpoint, see `connectors/commit_log`
 
-- The claim is a conditional PUT. A completion is one too, but servers let several of them win at the same time.
-- A commit may be repeated. A completed upload is gone: the object is then compared with the size and the ETags of the
-  parts. An object with others is foreign and never overwritten.
-- The commit log proves that a file was committed, also when a consumer has moved it since.
+- The random number of the writer stands where folders have the checkpoint, which an upload does not know. Ids of jobs
+  and tokens are unique in a console only, and a bucket outlives a console.
+- A commit begins with a list of the uploads. If one is neither listed nor committed, no file becomes visible.
+- A commit may be repeated. A completed upload is gone, and so may be its object, which consumers may move at once. Its
+  claim then proves the completion until the commit log does. Only a listed upload gets a claim.
+- An object with another size or ETag than the parts is foreign. The commit refuses it.
 - Uploads of ended attempts are aborted before the next attempt, unless a retained checkpoint names them.
 """
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 from runtime.connectors.bucket import Bucket, ObjectExists, UploadGone
@@ -26,6 +29,7 @@ from runtime.connectors.commit_log import LOG_FOLDER, CommitLog, LoggedFile
 from runtime.connectors.file_names import FINAL_NAME
 from runtime.connectors.names import encode_name
 from runtime.connectors.sinks.claims import CLAIMS_FOLDER
+from runtime.connectors.sinks.file_committer import sink_of
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import EnvironmentFailure, JobRejected
@@ -33,6 +37,7 @@ from runtime.ports import SinkCommitter
 
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 _CLAIM_SUFFIX: Final = ".claim"
+_File = Mapping[str, Any]  #: a committable
 
 
 class BucketPlace:
@@ -42,6 +47,7 @@ class BucketPlace:
 
     def __init__(self, bucket: Bucket, suffix: str = "parquet") -> None:
         self._bucket, self._suffix = bucket, suffix
+        self._random = secrets.randbits(48)
 
     def check(self) -> None:
         self._bucket.check()
@@ -53,7 +59,7 @@ class BucketPlace:
         return UploadedFile(self._bucket, self.final_name(folder, owner, 0, number))
 
     def final_name(self, folder: str, owner: str, checkpoint: int, number: int) -> str:
-        return f"{folder}/part-{owner}-0-{number}.{self._suffix}".lstrip("/")
+        return f"{folder}/part-{owner}-{self._random}-{number}.{self._suffix}".lstrip("/")
 
     def sync(self) -> None:
         """A part is durable when its request is answered."""
@@ -69,11 +75,7 @@ class UploadedFile(BucketFile):
     def finish(self) -> Mapping[str, Any]:
         upload, etags = self.finish_upload()
         if not self.has_md5_etags:
-            detail = (
-                f"{self._bucket.uri}: its ETags are not the MD5 of the content, as with encryption by a key of KMS: a "
-                "repeated commit could not recognise its own file. Write a table, or choose another bucket"
-            )
-            raise JobRejected("unsupported-store", "path", detail)
+            raise unsupported_store(self._bucket.uri, etags[0])
         self.close()
         return {
             "key": self.name,
@@ -104,7 +106,8 @@ class BucketCommitLog(CommitLog):
         return self._bucket.read(f"{LOG_FOLDER}/{name}")
 
     def _is_visible(self, name: str) -> bool:
-        return self._bucket.find(name) is not None
+        """Only committed files are added, and consumers may have moved them."""
+        return True
 
     def _write(self, name: str, job: str, sink: str, token: int, data: bytes) -> bool:
         return self._bucket.create(f"{LOG_FOLDER}/{name}", data)
@@ -122,6 +125,8 @@ class BucketCommitter(SinkCommitter):
     def commit(self, permit: CommitPermit, committables: Sequence[Any]) -> int:
         """Makes the files visible that the log does not name yet.
 
+        Checks all files first: if a file is missing, none becomes visible.
+
         Raises:
             EnvironmentFailure: an upload is lost, a foreign object has its name, or the store failed.
             JobRejected: a committable is invalid, or pending in another place.
@@ -130,35 +135,42 @@ class BucketCommitter(SinkCommitter):
         files = [_check_committable(committable, permit.job) for committable in committables]
         if not files:
             return 0
-        job, sink = _sink_of(files)
+        job, sink = sink_of(files)
         order = (permit.taken_by, permit.checkpoint)
+        here = [file for file in files if self._is_here(file, job, sink)]
         logged = self._log.logged_names(job, sink, order)
-        due = [file for file in files if file["final"] not in logged and self._is_here(file, job, sink)]
+        due = [file for file in here if file["final"] not in logged]
+        pending, complete, lost = self._by_state(due)
+        if lost:
+            raise self._loss(lost[0])
+        due = [file for file in pending if not self._is_complete(file)]  # all, before the first completion
         count = sum(map(self._complete, due))
-        here = [file for file in files if file["folder"] == self._bucket.uri]
-        self._log.add(job, sink, order, [LoggedFile(file["final"], file["bytes"], file["rows"]) for file in here])
-        self._bucket.delete([_claim_name(file["final"]) for file in due])
+        new = [*(file for file in here if file["final"] in logged), *pending, *complete]
+        self._log.add(job, sink, order, [LoggedFile(file["final"], file["bytes"], file["rows"]) for file in new])
+        self._bucket.delete([_claim_name(file["final"]) for file in here])
         return count
+
+    def missing(self, committables: Sequence[Any]) -> list[str]:
+        _, _, lost = self._by_state(committables)
+        return [f"{self._bucket.uri}/{file['final']}" for file in lost]
 
     def clean(self, job: str, uid: str, token: Token, keep: Sequence[Any]) -> int:
         """Aborts uploads, and removes claims, of attempts before `token` that no retained manifest names."""
         self._bucket.check()
-        entries = [each for each in keep if isinstance(each, Mapping) and "upload" in each]
-        kept_uploads, kept_names = ({str(each.get(key)) for each in entries} for key in ("upload", "final"))
+        kept = {str(each["final"]) for each in keep if isinstance(each, Mapping) and {"upload", "final"} <= each.keys()}
         owner = (encode_name(job), encode_name(uid))
-        removed = 0
-        for name, upload in self._bucket.uploads():
-            if _is_older(name, owner, token) and upload not in kept_uploads:
-                self._bucket.abort(name, upload)
-                removed += 1
         claims = [name.removeprefix(f"{CLAIMS_FOLDER}/") for name in self._bucket.names(f"{CLAIMS_FOLDER}/")]
         finals = [name.removesuffix(_CLAIM_SUFFIX) for name in claims]
-        self._bucket.delete(
-            [_claim_name(name) for name in finals if _is_older(name, owner, token) and name not in kept_names]
-        )
+        # before the uploads: the claim of an aborted upload would prove a completion
+        self._bucket.delete([_claim_name(name) for name in finals if _is_older(name, owner, token, kept)])
+        removed = 0
+        for name, upload in self._bucket.uploads():
+            if _is_older(name, owner, token, kept):
+                self._bucket.abort(name, upload)
+                removed += 1
         return removed
 
-    def _is_here(self, file: Mapping[str, Any], job: str, sink: str) -> bool:
+    def _is_here(self, file: _File, job: str, sink: str) -> bool:
         """Whether the upload belongs to this place. An upload of a former place must have been committed there.
 
         Raises:
@@ -175,28 +187,33 @@ class BucketCommitter(SinkCommitter):
 
     # ------------------------------------------------------------ files
 
-    def _complete(self, file: Mapping[str, Any]) -> bool:
-        """Makes a file visible. False if it was already."""
+    def _by_state(self, files: Sequence[_File]) -> tuple[list[_File], list[_File], list[_File]]:
+        """The pending files, the complete files that the log does not name, and the lost files."""
+        uploads = set(self._bucket.uploads()) if files else set()
+        pending = [file for file in files if (file["final"], file["upload"]) in uploads]
+        gone = [file for file in files if (file["final"], file["upload"]) not in uploads]
+        logged = self._logged_names(gone)
+        unlogged = [file for file in gone if file["final"] not in logged]
+        complete = [file for file in unlogged if self._is_complete(file) or self._claim_of(file) == file["upload"]]
+        return pending, complete, [file for file in unlogged if file not in complete]
+
+    def _complete(self, file: _File) -> bool:
+        """Makes a pending file visible. False if another commit was faster."""
         name, upload = file["final"], file["upload"]
         if not self._bucket.create(_claim_name(name), upload.encode()):
-            problem = (
-                "another run of a job with this name has claimed the file to commit; if that run has ended, delete"
-            )
-            raise EnvironmentFailure(f"{self._bucket.uri}/{name}: {problem} {self._bucket.uri}/{_claim_name(name)}")
-        if self._is_complete(file):
-            return False
+            problem = f"another upload has claimed the name, see {self._bucket.uri}/{_claim_name(name)}"
+            raise EnvironmentFailure(f"{self._bucket.uri}/{name}: {problem}")
         try:
-            self._bucket.complete(name, upload, file["etags"], replaces=False)
+            etag = self._bucket.complete(name, upload, file["etags"], replaces=False)
         except (ObjectExists, UploadGone) as error:
-            if self._is_complete(file):  # completed by a request whose reply was lost, or by another master
+            if self._is_complete(file) or name in self._logged_names([file]):
                 return False
-            if self._is_logged(file):
-                return False
-            problem = f"the file to commit, with {file['rows']} rows, is neither pending nor committed"
-            raise EnvironmentFailure(f"{self._bucket.uri}/{name}: {problem}") from error
+            raise self._loss(file) from error  # a repetition knows a completion by its claim
+        if etag != upload_etag(file["etags"]):
+            raise unsupported_store(self._bucket.uri, etag)
         return True
 
-    def _is_complete(self, file: Mapping[str, Any]) -> bool:
+    def _is_complete(self, file: _File) -> bool:
         """Whether the object is there. Raises EnvironmentFailure: a foreign object has its name."""
         stored = self._bucket.find(file["final"])
         if stored is None:
@@ -206,28 +223,36 @@ class BucketCommitter(SinkCommitter):
         problem = "a foreign object has the name of the file to commit: move it away"
         raise EnvironmentFailure(f"{self._bucket.uri}/{file['final']}: {problem}")
 
-    def _is_logged(self, file: Mapping[str, Any]) -> bool:
-        """Whether another master has committed the file, and a consumer has taken it since. Reads the whole log."""
-        epochs = BucketCommitLog(self._bucket).epochs(*_sink_of([file]))
-        return any(file["final"] in epoch.file_names for epoch in epochs)
+    def _logged_names(self, files: Sequence[_File]) -> Set[str]:
+        """The names in the whole log: a file may be in an entry of another master, or of a job of another console."""
+        epochs = self._log.epochs(*sink_of(files)) if files else ()
+        return frozenset().union(*(epoch.file_names for epoch in epochs))
+
+    def _claim_of(self, file: _File) -> str | None:
+        """The upload that has claimed the name."""
+        content = self._bucket.read(_claim_name(file["final"]))
+        return None if content is None else content.decode(errors="replace")
+
+    def _loss(self, file: _File) -> EnvironmentFailure:
+        problem = f"the file to commit, with {file['rows']} rows, is neither pending nor committed"
+        return EnvironmentFailure(f"{self._bucket.uri}/{file['final']}: {problem}")
+
+
+def unsupported_store(uri: str, etag: str) -> JobRejected:
+    detail = (
+        f"{uri}: its ETag {etag} is not computed from the MD5 of the content, as with encryption by a key of KMS: a "
+        "repeated commit could not recognise its own file. Write a table, or choose another bucket"
+    )
+    return JobRejected("unsupported-store", "path", detail)
 
 
 def _claim_name(final: str) -> str:
     return f"{CLAIMS_FOLDER}/{final}{_CLAIM_SUFFIX}"
 
 
-def _sink_of(files: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Job and sink of the files, spelled as in file names. Raises JobRejected if there is more than one sink."""
-    sinks = {match.group("job", "uid") for file in files if (match := FINAL_NAME.fullmatch(file["final"]))}
-    if len(sinks) != 1:
-        raise JobRejected("bad-committable", "sink", f"a checkpoint names files of several sinks: {sorted(sinks)}")
-    job, sink = sinks.pop()
-    return job, sink
-
-
-def _is_older(name: str, owner: tuple[str, str], token: Token) -> bool:
-    """Whether a file is of the job and sink `owner`, by an attempt before `token`."""
-    match = FINAL_NAME.fullmatch(name)
+def _is_older(name: str, owner: tuple[str, str], token: Token, kept: Set[str]) -> bool:
+    """Whether a file is of the job and sink `owner`, by an attempt before `token`, and not in `kept`."""
+    match = None if name in kept else FINAL_NAME.fullmatch(name)
     return match is not None and match.group("job", "uid") == owner and int(match["token"]) < token
 
 
@@ -248,5 +273,5 @@ def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
     if not is_valid:
         detail = f"a checkpoint names a file to commit that this sink has not written for job {job}: {committable!r}"
         raise JobRejected("bad-committable", "sink", detail)
-    file: Mapping[str, Any] = committable
+    file: _File = committable
     return file

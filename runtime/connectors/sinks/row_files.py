@@ -218,7 +218,8 @@ class RowFileWriter(SinkWriter):
     def _roll(self, partition: str) -> None:
         """Finishes the file of a partition, which then belongs to the next checkpoint."""
         self._append_waiting(partition)
-        self._finish_file(self._files.pop(partition))
+        self._finish_file(self._files[partition])
+        del self._files[partition]  # only now: after a failure, `close` discards the file
 
     def _finish_file(self, file: RowFile) -> None:
         committable = {**file.finish(), "rows": file.rows}

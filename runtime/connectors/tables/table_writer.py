@@ -73,10 +73,10 @@ class TableWriter(SinkWriter):
             self._write_groups()
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
-        self._finish_files()
-        if not self._written:
+        if not self._open and not self._written:
             return ()
         self.folder.check()
+        self._finish_files()
         self.folder.sync()
         committable = {
             "owner": self._owner,

@@ -89,6 +89,7 @@ def test_partitions_are_folders_as_of_hive(uri: str) -> None:
 
 
 def test_files_of_rows_end_at_each_checkpoint(uri: str) -> None:
+    contents = []
     for make in (weir.JsonLinesSink, weir.CsvSink, weir.AvroSink):
         sink = make(f"{uri}/{make.__name__}", roll_on_checkpoint=True)
         sink.check()
@@ -97,10 +98,12 @@ def test_files_of_rows_end_at_each_checkpoint(uri: str) -> None:
         assert stored(sink.path, "part-") == []
         commit(sink, *ready)
         commit(sink, *prepared(first, 2, 3), checkpoint=2)
-        assert stored(sink.path, "part-") == [f"part-job~201-1-out-0-0-{number}.{sink.suffix}" for number in (1, 2)]
+        names = stored(sink.path, "part-")
+        assert [name.rpartition("-")[2] for name in names] == [f"{number}.{sink.suffix}" for number in (1, 2)]
         assert uploads(sink.path) == []
-    assert Bucket(f"{uri}/JsonLinesSink").read("part-job~201-1-out-0-0-1.jsonl") == b'{"n":1}\n{"n":2}\n'
-    assert Bucket(f"{uri}/CsvSink").read("part-job~201-1-out-0-0-2.csv") == b'"n"\n3\n'
+        contents.append([Bucket(sink.path).read(name) for name in names])
+    assert contents[0] == [b'{"n":1}\n{"n":2}\n', b'{"n":3}\n']
+    assert contents[1][1] == b'"n"\n3\n'
 
 
 def test_a_file_in_progress_of_a_folder_is_not_continued_in_a_bucket(uri: str, tmp_path: Path) -> None:
@@ -146,15 +149,68 @@ def test_a_foreign_object_is_never_overwritten(sink: weir.ParquetSink) -> None:
     assert numbers(sink.path) == [1]
 
 
+def test_jobs_of_two_consoles_with_the_same_ids_write_all_their_rows(sink: weir.ParquetSink) -> None:
+    """Each console numbers its jobs and attempts from 1, so names and orders of checkpoints repeat."""
+    commit(sink, *prepared(writer(sink), 5, 1), checkpoint=5)
+    (ready,), (other,) = prepared(writer(sink), 1, 2), prepared(writer(sink), 1, 3)
+    assert [commit(sink, ready), commit(sink, other), commit(sink, ready), commit(sink, other)] == [1, 1, 0, 0]
+    assert numbers(sink.path) == [1, 2, 3]
+    assert sum(epoch.rows for epoch in BucketCommitLog(Bucket(sink.path)).epochs(*OWNER)) == 3
+
+
 def test_a_name_that_another_upload_has_claimed_is_refused(sink: weir.ParquetSink) -> None:
-    """Two runs of jobs with the same names: each completes in its own time, and only one may."""
-    (ready,), (other,) = prepared(writer(sink), 1, 1), prepared(writer(sink), 1, 2)
-    assert ready["final"] == other["final"]
-    Bucket(sink.path).create(f".claims/{ready['final']}.claim", other["upload"].encode())
-    with pytest.raises(EnvironmentFailure, match=r"has claimed the file.*delete s3://.*/\.claims/part-.*\.claim"):
+    """Names are random: only a manifest of another origin has the name of another upload."""
+    (ready,) = prepared(writer(sink), 1, 1)
+    Bucket(sink.path).create(f".claims/{ready['final']}.claim", b"another upload")
+    with pytest.raises(EnvironmentFailure, match=r"another upload has claimed .*, see s3://.*/\.claims/part-.*\.claim"):
         commit(sink, ready)
-    assert commit(sink, other) == 1
-    assert numbers(sink.path) == [2]
+    assert numbers(sink.path) == []
+
+
+def test_a_file_that_a_consumer_took_before_its_log_entry_is_committed(faults: Faults, sink: weir.ParquetSink) -> None:
+    """The master is killed between the completion and the log, while an event-driven consumer moves the object."""
+    ready = prepared(writer(sink), 1, 1, 2)
+    faults.rule = lambda method, path: Answer.error(403, "AccessDenied") if "/.commit-log/" in path else None
+    with pytest.raises(EnvironmentFailure, match="AccessDenied"):
+        commit(sink, *ready)
+    assert numbers(sink.path) == [1, 2]
+    faults.rule = lambda method, path: None
+    Bucket(sink.path).delete(stored(sink.path, "part-"))
+    assert [commit(sink, *ready), commit(sink, *ready)] == [0, 0]
+    assert [epoch.rows for epoch in BucketCommitLog(Bucket(sink.path)).epochs(*OWNER)] == [2]
+    assert stored(sink.path, ".claims/") == []
+
+
+def test_a_lost_upload_is_found_before_any_file_becomes_visible(sink: weir.ParquetSink) -> None:
+    """As a lifecycle rule aborts it. An older checkpoint can then be restored, without rows that appear twice."""
+    ready = [prepared(writer(sink, index=index), 1, index)[0] for index in range(3)]
+    Bucket(sink.path).abort(ready[2]["final"], ready[2]["upload"])
+    assert sink.committer().missing(ready) == [f"{sink.path}/{ready[2]['final']}"]
+    with pytest.raises(EnvironmentFailure, match=rf"{ready[2]['final']}: .* with 1 rows, is neither pending nor"):
+        commit(sink, *ready)
+    assert numbers(sink.path) == []
+    assert stored(sink.path, ".claims/") == []
+
+
+def test_prepared_committed_and_moved_files_are_present(sink: weir.ParquetSink) -> None:
+    first = writer(sink)
+    moved, visible, pending = (prepared(first, number, number)[0] for number in (1, 2, 3))
+    commit(sink, moved)
+    Bucket(sink.path).delete([moved["final"]])
+    commit(sink, visible, checkpoint=2)
+    assert sink.committer().missing([moved, visible, pending]) == []
+
+
+def test_a_claim_that_outlived_its_commit_is_deleted_by_the_repetition(faults: Faults, sink: weir.ParquetSink) -> None:
+    """The master is killed between the log entry and the deletion."""
+    ready = prepared(writer(sink), 1, 1)
+    faults.rule = lambda method, path: Answer.error(403, "AccessDenied") if path.endswith("?delete") else None
+    with pytest.raises(EnvironmentFailure, match="cannot be deleted: status 403"):
+        commit(sink, *ready)
+    faults.rule = lambda method, path: None
+    assert len(stored(sink.path, ".claims/")) == 1
+    assert commit(sink, *ready) == 0
+    assert stored(sink.path, ".claims/") == []
 
 
 def test_several_masters_commit_the_same_uploads_once(sink: weir.ParquetSink) -> None:
@@ -176,6 +232,7 @@ def test_several_masters_commit_the_same_uploads_once(sink: weir.ParquetSink) ->
 
 def test_a_clean_up_aborts_the_uploads_of_ended_attempts_of_this_sink_only(sink: weir.ParquetSink) -> None:
     (kept,) = prepared(writer(sink, token=1), 1, 1)
+    Bucket(sink.path).create(f".claims/{kept['final']}.claim", kept["upload"].encode())
     prepared(writer(sink, token=1, index=1), 1, 2)
     unfinished = writer(sink, token=1, index=2)
     unfinished.write(rows(3))
@@ -184,10 +241,10 @@ def test_a_clean_up_aborts_the_uploads_of_ended_attempts_of_this_sink_only(sink:
     prepared(writer(sink, token=1, uid="other"), 1, 5)
     assert len(uploads(sink.path)) == 5
     assert sink.committer().clean(JOB, "out", Token(2), [kept]) == 2
-    assert sorted(uploads(sink.path)) == [
-        "part-job~201-1-other-0-0-1.parquet",
-        "part-job~201-1-out-0-0-1.parquet",
-        "part-job~201-2-out-0-0-1.parquet",
+    assert sorted(name.rsplit("-", 3)[0] for name in uploads(sink.path)) == [
+        "part-job~201-1-other",
+        "part-job~201-1-out",
+        "part-job~201-2-out",
     ]
     assert commit(sink, kept, token=2) == 1
     assert numbers(sink.path) == [1]
@@ -310,11 +367,11 @@ def test_a_place_that_is_taken_off_the_list_is_not_written(
     first = writer(sink)
     ready = prepared(first, 1, 1)
     monkeypatch.setenv(DATA_URLS_VARIABLE, "s3://other")
-    before = stored(uri, "")
+    before, begun = stored(uri, ""), uploads(uri)
     for use in (lambda: writer(sink), lambda: prepared(first, 2, 2), lambda: commit(sink, *ready)):
         with pytest.raises(JobRejected, match="is not a URL that jobs may use"):
             use()
-    assert [name for name in stored(uri, "") if name not in before and not name.startswith("part-")] == []
+    assert (stored(uri, ""), uploads(uri)) == (before, begun)
 
 
 def test_the_storage_of_checkpoints_is_refused(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ RETRIES: Final = 4  #: of a request
 RETRY_TIMEOUT_S: Final = 20  #: from a request to its last repetition
 READ_TIMEOUT_S: Final = 60  #: for a reply
 MISSING_CODE: Final = "NoSuchKey"
+MISSING_UPLOAD_CODE: Final = "NoSuchUpload"
 MISSING_STATUS: Final = 404
 ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL")
 ENDPOINT_URL: Final = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/\S*)?")
@@ -24,7 +25,7 @@ _TEMPORARY_CODES: Final = frozenset(
     {
         "ConditionalRequestConflict",
         "InternalError",
-        "NoSuchUpload",  # of a server that may have completed the upload, whose reply was lost
+        MISSING_UPLOAD_CODE,  # of a server that may have completed the upload, whose reply was lost
         "OperationAborted",
         "RequestTimeout",
         "ServiceUnavailable",
@@ -34,6 +35,11 @@ _TEMPORARY_CODES: Final = frozenset(
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _ERROR_CODE: Final = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")  #: of a request, or of an object in a deletion
 _TRANSPORT_TEXT: Final = "HTTP error: "  #: of an error without an answer
+
+
+def is_bucket(place: str) -> bool:
+    """Whether a storage, or the path of a connector, is in an object store, which has no folders on a host."""
+    return place.startswith(SCHEME)
 
 
 def is_prefix(uri: str) -> bool:

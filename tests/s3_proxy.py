@@ -59,6 +59,7 @@ class Faults:
     stall: Stall = field(default_factory=Stall)  #: of all replies
     pause_s: float = 1  #: of a slow request, per `SLOW_BYTES`
     requests: Counter[str] = field(default_factory=Counter)  #: by method; a GET of a listing counts as LIST
+    without_md5: list[str] = field(default_factory=list)  #: paths of requests without a `Content-MD5`
 
     def once(self, method: str, fault: Fault | Answer) -> None:
         """The next request of this method has the fault, later ones have none."""
@@ -82,6 +83,8 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.faults.requests["LIST" if "list-type=" in self.path else self.command] += 1
             fault = self.server.faults.rule(self.command, self.path)
+            if "Content-MD5" not in self.headers:
+                self.server.faults.without_md5.append(self.path)
         pause_s = self.server.faults.pause_s if fault is Fault.SLOW else 0
         is_chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
         nbytes = int(self.headers.get("Content-Length", 0))

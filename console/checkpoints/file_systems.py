@@ -13,7 +13,7 @@ from django.core.cache import cache
 from console import formats
 from console.accounts.refusals import Refused
 from console.checkpoints.timed_reads import read_in_time
-from runtime.io.store import is_bucket
+from runtime.s3 import is_bucket
 
 _MEGABYTE: Final = 1 << 20
 _POSTGRES: Final = "Postgres"

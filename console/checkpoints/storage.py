@@ -24,7 +24,8 @@ from runtime.core.snapshot.manifest import Manifest, Segment, parse_folder
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, decode_manifest, manifest_folder, relative_paths
 from runtime.core.snapshot.pins import PIN_VALIDITY_MS, PINS_FOLDER, Pin, encode_pin
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected
-from runtime.io.store import Store, check_mounted, is_bucket, open_store, storage_uri
+from runtime.io.store import Store, check_mounted, open_store, storage_uri
+from runtime.s3 import is_bucket
 
 log = structlog.get_logger(__name__)
 

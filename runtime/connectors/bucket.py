@@ -5,6 +5,7 @@ process. An upload that another process completes is how a file of several parts
 
 - Endpoint, region and credentials come from the environment of the host (`runtime.s3`), as for checkpoints.
 - The server checks each part and object against its MD5, and a completion against the ETags of all parts.
+- The first creation of a process tries out whether the store honours conditions: claims, logs and Delta tables need it.
 - A process makes its client with the first call; a client does not survive a fork.
 """
 
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
+from uuid import uuid4
 
 from runtime import s3
 from runtime.access.data_roots import check_url
@@ -25,16 +27,13 @@ from runtime.errors import EnvironmentFailure, JobRejected, TargetAway
 from runtime.libraries import import_library, require_libraries
 
 _MAX_ERROR_CHARACTERS: Final = 300
-_MISSING_UPLOAD: Final = "NoSuchUpload"
 _EXISTS_STATUS: Final = 412
 _DELETED_AT_ONCE: Final = 1_000  #: objects of a request; the limit of S3
+_MAX_LOOKUPS: Final = 3  #: of an object that a listing shows and a HEAD does not
 
 _making: Final = threading.Lock()
-
-
-def is_bucket(path: str) -> bool:
-    """Whether the path of a sink is a URL of a bucket."""
-    return path.startswith(s3.SCHEME)
+#: process, endpoint and bucket of stores that honour conditions
+_conditional_stores: Final[set[tuple[int, str | None, str]]] = set()
 
 
 def check_place(field: str, path: str) -> None:
@@ -118,20 +117,40 @@ class Bucket:
     def find(self, name: str) -> StoredObject | None:
         """None if there is no such object."""
         with self._errors(name, "read"):
-            while True:
+            for _ in range(_MAX_LOOKUPS):
                 try:
                     head = self._client.head_object(**self._at(name))
-                    break
+                    return StoredObject(
+                        head["ContentLength"], _etag(head), int(head["LastModified"].timestamp() * 1000)
+                    )
                 except self._refusal as error:
                     if _status(error) != s3.MISSING_STATUS:
                         raise
                 if name not in self.names(name):  # a HEAD has no body, and thus no code that tells a missing object
                     return None
-        return StoredObject(head["ContentLength"], _etag(head), int(head["LastModified"].timestamp() * 1000))
+        raise TargetAway(f"{self.uri}/{name} cannot be read: the store lists it, and answers that it is missing")
 
     def create(self, name: str, data: bytes) -> bool:
         """Creates an object atomically. False if there is one of this name with other content."""
         self.check()
+        self.check_conditions()
+        return self._create(name, data)
+
+    def check_conditions(self) -> None:
+        """Raises JobRejected if the store ignores the condition of a creation. Asks it once in a process."""
+        store = (os.getpid(), s3.endpoint(), self._bucket)
+        if store in _conditional_stores:
+            return
+        probe = f".weir-probe-{uuid4().hex}"
+        is_created, is_replaced = self._create(probe, b"1"), self._create(probe, b"2")
+        with self._errors(probe, "deleted"):
+            self._client.delete_object(**self._at(probe))
+        if not is_created or is_replaced:
+            problem = "ignores If-None-Match, so of two commits the second replaces the first: choose another store"
+            raise JobRejected("unsupported-store", self._argument, f"the store of {self.uri} {problem}")
+        _conditional_stores.add(store)
+
+    def _create(self, name: str, data: bytes) -> bool:
         with self._errors(name, "created"):
             while True:
                 try:
@@ -194,7 +213,7 @@ class Bucket:
                     **self._at(name), UploadId=upload, MultipartUpload={"Parts": parts}, **condition
                 )
             except self._refusal as error:
-                if _code(error) == _MISSING_UPLOAD:
+                if _code(error) == s3.MISSING_UPLOAD_CODE:
                     raise UploadGone(f"{self.uri}/{name}: the store has no upload {upload}") from error
                 if _status(error) == _EXISTS_STATUS:
                     raise ObjectExists(f"{self.uri}/{name}: there is an object of this name") from error
@@ -207,7 +226,7 @@ class Bucket:
             try:
                 self._client.abort_multipart_upload(**self._at(name), UploadId=upload)
             except self._refusal as error:
-                if _code(error) != _MISSING_UPLOAD:
+                if _code(error) != s3.MISSING_UPLOAD_CODE:
                     raise
 
     def uploads(self, prefix: str = "") -> list[tuple[str, str]]:
@@ -267,12 +286,20 @@ def _client(process: int, endpoint: str | None) -> Any:
         read_timeout=s3.READ_TIMEOUT_S,
         retries={"mode": "standard", "total_max_attempts": s3.RETRIES + 1},
         s3={"addressing_style": "virtual" if is_virtual else "path"},
-        request_checksum_calculation="when_required",  # each request has a Content-MD5, which every server knows
+        ignore_configured_endpoint_urls=True,  # as all parts of Weir: by `s3.endpoint` alone
+        request_checksum_calculation="when_required",  # objects, parts and deletions have a Content-MD5
         response_checksum_validation="when_required",
     )
     logging.getLogger("botocore").setLevel(logging.WARNING)  # else the log of each process names its credentials' place
     session = import_library("botocore.session", "cloud").get_session()
-    return session.create_client("s3", endpoint_url=endpoint, region_name=s3.region() or "us-east-1", config=config)
+    client = session.create_client("s3", endpoint_url=endpoint, region_name=s3.region() or "us-east-1", config=config)
+    client.meta.events.register("before-sign.s3.DeleteObjects", _add_md5)
+    return client
+
+
+def _add_md5(request: Any, **_: Any) -> None:
+    """The library sends a CRC32 only, which older servers do not know."""
+    request.headers["Content-MD5"] = _md5(request.body)
 
 
 def _status(error: Any) -> int:

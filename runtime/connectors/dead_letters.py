@@ -14,12 +14,12 @@ from typing import Any, BinaryIO, Final, Protocol
 import msgspec
 
 from runtime.access.data_roots import CheckedFolder
-from runtime.connectors.bucket import Bucket, is_bucket
+from runtime.connectors.bucket import Bucket
 from runtime.connectors.formats import Malformed
 from runtime.connectors.names import encode_name
 from runtime.durable import make_folder, name_write_errors, sync_path
 from runtime.ports import OperatorContext
-from runtime.s3 import PART_BYTES
+from runtime.s3 import PART_BYTES, is_bucket
 
 _ARGUMENT: Final = "dead_letter_path"  #: of the source
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from runtime.connectors.bucket import is_bucket
 from runtime.connectors.formats import JsonLinesFormat
 from runtime.connectors.sinks.json_lines import JsonLinesSink
 from runtime.connectors.sources.directory import DirectorySource
 from runtime.errors import JobRejected
 from runtime.operators.functions.set_aside import DEAD_LETTER
+from runtime.s3 import is_bucket
 
 
 @dataclass(frozen=True)

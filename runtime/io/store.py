@@ -43,11 +43,6 @@ def storage_uri(field: str, storage: str) -> str:
     raise JobRejected("bad-storage", field, detail)
 
 
-def is_bucket(uri: str) -> bool:
-    """Whether a storage is in an object store, which has no folders on a host."""
-    return uri.startswith(s3.SCHEME)
-
-
 def is_absolute(place: str) -> bool:
     """Whether a place is a URI or an absolute path, and not a folder below the storage of a job."""
     return bool(_URI.match(place)) or Path(place).is_absolute()
@@ -58,7 +53,7 @@ def check_mounted(uri: str) -> None:
 
     While a file system is not mounted, no file below it counts as missing.
     """
-    if not is_bucket(uri):
+    if not s3.is_bucket(uri):
         try:
             with os.scandir(uri):
                 pass
@@ -68,7 +63,7 @@ def check_mounted(uri: str) -> None:
 
 def check_folder_storage(field: str, storage: str) -> None:
     """Raises JobRejected for a bucket, where only folders are supported."""
-    if is_bucket(storage):
+    if s3.is_bucket(storage):
         raise JobRejected("bad-storage", field, f"{storage}: a bucket is not supported here; name a folder")
 
 
@@ -79,4 +74,4 @@ def open_store(uri: str) -> Store:
         JobRejected: `uri` is no storage for checkpoints, or the library for it is not installed.
     """
     place = storage_uri("storage", uri)
-    return ObjectStore(place) if is_bucket(place) else FileStore(place)
+    return ObjectStore(place) if s3.is_bucket(place) else FileStore(place)

@@ -22,8 +22,9 @@ from runtime.dataflow.plan import CompiledJob
 from runtime.durable import make_folder
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.io.control.messages import Marker
-from runtime.io.store import is_bucket, open_store
+from runtime.io.store import open_store
 from runtime.ports import HasParts, ListsInput, Source, UsesFolders
+from runtime.s3 import is_bucket
 
 INPUT_ARGUMENT: Final = "path"  #: source argument of the input folder, which may appear later and is never created
 MAX_SAMPLE_FILES: Final = 5

@@ -10,7 +10,8 @@ from typing import Final
 
 from runtime.errors import CorruptState, EnvironmentFailure, JobRejected, is_outage
 from runtime.io.control.messages import Marker
-from runtime.io.store import is_bucket, open_store
+from runtime.io.store import open_store
+from runtime.s3 import is_bucket
 
 MARKER_TIMEOUT_S: Final = 3.0  #: for a shared file system to show a new file on other hosts
 

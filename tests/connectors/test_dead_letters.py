@@ -1,6 +1,7 @@
 """Dead letters of a source in a bucket of a real S3 server."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -84,3 +85,10 @@ def test_many_letters_do_not_wait_for_a_checkpoint_in_memory(uri: str) -> None:
 def test_another_place_is_refused_by_name(uri: str, letters: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(JobRejected, match=message):
         source(tmp_path, letters).check()
+
+
+def test_letters_in_the_prefix_of_the_source_are_refused(uri: str) -> None:
+    """By whatever credentials and parameters: they would be read as input, without end."""
+    bounded = replace(source(Path(), f"{uri}/"), path=f"{uri}?endpoint_override=127.0.0.1:1&scheme=http")
+    with pytest.raises(JobRejected, match="dead_letter_path: dead letters would be read as input"):
+        bounded._check_policy()

@@ -12,7 +12,7 @@ from runtime.core.job.messages import CheckpointKind
 from runtime.core.snapshot.checksums import Checksum
 from runtime.core.snapshot.manifest import FinishedState, Manifest, OperatorSnapshot, Segment, SubtaskSnapshot
 from runtime.core.snapshot.manifest_codec import MANIFEST_FILE, encode_manifest
-from runtime.io.store import is_bucket
+from runtime.s3 import is_bucket
 
 
 def job_root(job_id: int) -> Path:

@@ -9,7 +9,8 @@ import pytest
 from runtime.errors import JobRejected
 from runtime.io.filesystem import FileStore
 from runtime.io.object_store import ObjectStore
-from runtime.io.store import check_folder_storage, is_bucket, open_store, storage_uri
+from runtime.io.store import check_folder_storage, open_store, storage_uri
+from runtime.s3 import is_bucket
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,16 @@ import contextlib
 import re
 import secrets
 from collections.abc import Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from runtime.connectors.bucket import Bucket, ObjectExists, UploadGone
-from runtime.connectors.bucket_file import MAX_OPEN_UPLOADS, BucketFile, upload_etag
+from runtime.connectors.bucket_file import MAX_OPEN_UPLOADS, BucketFile, OpenUploads, upload_etag
 from runtime.connectors.commit_log import LOG_FOLDER, CommitLog, LoggedFile
 from runtime.connectors.file_names import FINAL_NAME
 from runtime.connectors.names import encode_name
 from runtime.connectors.sinks.claims import CLAIMS_FOLDER
-from runtime.connectors.sinks.file_committer import sink_of
+from runtime.connectors.sinks.file_committer import check_kind, sink_of
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import EnvironmentFailure, JobRejected
@@ -37,6 +38,7 @@ from runtime.ports import SinkCommitter
 
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 _CLAIM_SUFFIX: Final = ".claim"
+_REQUESTS_AT_ONCE: Final = 8  #: of a commit; less than the connections of the client
 _File = Mapping[str, Any]  #: a committable
 
 
@@ -48,6 +50,11 @@ class BucketPlace:
     def __init__(self, bucket: Bucket, suffix: str = "parquet") -> None:
         self._bucket, self._suffix = bucket, suffix
         self._random = secrets.randbits(48)
+        self._uploads = OpenUploads()
+
+    @property
+    def is_full(self) -> bool:
+        return self._uploads.are_full
 
     def check(self) -> None:
         self._bucket.check()
@@ -56,7 +63,7 @@ class BucketPlace:
         """A bucket has no folders."""
 
     def begin(self, folder: str, owner: str, number: int) -> "UploadedFile":
-        return UploadedFile(self._bucket, self.final_name(folder, owner, 0, number))
+        return UploadedFile(self._bucket, self.final_name(folder, owner, 0, number), self._uploads)
 
     def final_name(self, folder: str, owner: str, checkpoint: int, number: int) -> str:
         return f"{folder}/part-{owner}-{self._random}-{number}.{self._suffix}".lstrip("/")
@@ -143,8 +150,10 @@ class BucketCommitter(SinkCommitter):
         pending, complete, lost = self._by_state(due)
         if lost:
             raise self._loss(lost[0])
-        due = [file for file in pending if not self._is_complete(file)]  # all, before the first completion
-        count = sum(map(self._complete, due))
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
+            visible = list(pool.map(self._is_complete, pending))  # of all files, before the first completion
+            due = [file for file, is_visible in zip(pending, visible, strict=True) if not is_visible]
+            count = sum(pool.map(self._complete, due))
         new = [*(file for file in here if file["final"] in logged), *pending, *complete]
         self._log.add(job, sink, order, [LoggedFile(file["final"], file["bytes"], file["rows"]) for file in new])
         self._bucket.delete([_claim_name(file["final"]) for file in here])
@@ -260,8 +269,9 @@ def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
     """The committable, if its names are valid and of this job: a manifest is not trusted.
 
     Raises:
-        JobRejected: the committable is invalid, or of a sink that writes to a folder; the message quotes it.
+        JobRejected: the committable is invalid, and the message quotes it; or it belongs to a folder.
     """
+    check_kind(committable, "pending")
     try:
         name = FINAL_NAME.fullmatch(committable["final"])
         is_valid = name is not None and name["job"] == encode_name(job) and name["begun"] is None

@@ -363,8 +363,9 @@ def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
     """The committable, if its file names are valid and of this job: a manifest is not trusted.
 
     Raises:
-        JobRejected: the committable is invalid; the message quotes it.
+        JobRejected: the committable is invalid, and the message quotes it; or it belongs to a bucket.
     """
+    check_kind(committable, "upload")
     try:
         hidden, final = HIDDEN_NAME.fullmatch(committable["pending"]), FINAL_NAME.fullmatch(committable["final"])
     except (KeyError, TypeError):
@@ -385,6 +386,18 @@ def _check_committable(committable: Any, job: str) -> Mapping[str, Any]:
         raise JobRejected("bad-committable", "sink", detail)
     file: Mapping[str, Any] = committable
     return file
+
+
+def check_kind(committable: Any, foreign_key: str) -> None:
+    """Raises JobRejected for output that a checkpoint took in a bucket, of a sink in a folder now, or the reverse.
+
+    Args:
+        foreign_key: of committables of the other kind.
+    """
+    if isinstance(committable, Mapping) and foreign_key in committable and "folder" in committable:
+        problem = f"output of the checkpoint belongs to {committable['folder']}, committed or not"
+        remedy = "a checkpoint does not move between a folder and a bucket: restore it there"
+        raise JobRejected("other-folder", "path", f"{problem}; {remedy}")
 
 
 def _are_files_of(owner: str, names: Any) -> bool:

@@ -33,7 +33,7 @@ from typing import Any, ClassVar, Final, Protocol
 import pyarrow as pa
 
 from runtime.access.data_roots import CheckedFolder, DataRoots
-from runtime.connectors.bucket import Bucket, is_bucket
+from runtime.connectors.bucket import Bucket
 from runtime.connectors.names import encode_name
 from runtime.connectors.partitions import split_by_partition
 from runtime.connectors.sinks.bucket_output import BucketCommitter, BucketPlace
@@ -44,6 +44,7 @@ from runtime.connectors.sinks.parquet_file import ROW_GROUP_BYTES, HiddenFile, P
 from runtime.durable import make_folder, sync_path
 from runtime.errors import JobRejected
 from runtime.ports import OperatorContext, SinkWriter
+from runtime.s3 import is_bucket
 
 MAX_WAITING_GROUPS: Final = 4  #: size of all rows that wait to be written, in row groups
 
@@ -114,6 +115,10 @@ class OutputPlace(Protocol):
 
     max_open_files: int  #: the least recently written file is rolled when another is needed
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the open files hold so much memory that the least recently written file must be rolled."""
+
     def check(self) -> None:
         """Raises JobRejected if jobs may not use the place."""
 
@@ -136,6 +141,7 @@ class HiddenFolder:
     """Implements `OutputPlace` by hidden files in a folder."""
 
     max_open_files = 100
+    is_full = False
 
     def __init__(self, folder: Path, roots: DataRoots | None) -> None:
         self._folder = folder
@@ -200,6 +206,8 @@ class ParquetWriter(NumberingWriter):
             self._write_to(folder, rows)
         if sum(file.waiting_bytes for file in self._files.values()) >= MAX_WAITING_GROUPS * self._row_group_bytes:
             max(self._files.values(), key=lambda file: file.waiting_bytes).write_group()
+        while self._place.is_full:
+            self._roll(next(iter(self._files)))
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         self._place.check()

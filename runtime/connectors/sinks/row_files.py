@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from runtime.access.data_roots import CheckedFolder
-from runtime.connectors.bucket import Bucket, is_bucket
+from runtime.connectors.bucket import Bucket
 from runtime.connectors.names import encode_name
 from runtime.connectors.partitions import check_split, split_by_partition
 from runtime.connectors.sinks.bucket_output import BucketCommitter, BucketPlace, UploadedFile
@@ -33,6 +33,7 @@ from runtime.connectors.sinks.row_file import GrowingFile, HiddenRowFile, RowEnc
 from runtime.durable import make_folder, sync_path
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext, SinkWriter
+from runtime.s3 import is_bucket
 
 ENCODED_BYTES: Final = 256 << 10  #: rows that are encoded together, by their size in memory
 
@@ -114,6 +115,10 @@ class RowFileWriter(SinkWriter):
         self._now_ms = context.now_ms
         self._state = context.state.list_state(FILES_IN_PROGRESS)
 
+    def _is_full(self) -> bool:
+        """Whether the open files hold so much memory that the least recently written file must be rolled."""
+        return False
+
     @abstractmethod
     def _begin(self, partition: str) -> RowFile:
         """Begins a file of a partition."""
@@ -134,6 +139,8 @@ class RowFileWriter(SinkWriter):
             return
         for partition, rows in split_by_partition(batch, self._sink.partition_by):
             self._write_to(partition, rows)
+        while self._is_full():
+            self._roll(next(iter(self._files)))
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         for partition in list(self._files):
@@ -314,6 +321,9 @@ class BucketRowWriter(RowFileWriter):
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         self._place.check()
         return super().prepare(checkpoint)
+
+    def _is_full(self) -> bool:
+        return self._place.is_full
 
     def _persist(self) -> None:
         """No file is in progress behind a barrier."""

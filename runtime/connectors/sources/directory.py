@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runtime.connectors.bucket import check_place, is_bucket
+from runtime.access.data_roots import is_same_url
+from runtime.connectors.bucket import check_place
 from runtime.connectors.dead_letters import DeadLetters, open_dead_letters
 from runtime.connectors.formats import Chunk, Format, Malformed, MalformedFile, ScannedFormat
 from runtime.connectors.formats.base import RowNumbers
@@ -45,6 +46,7 @@ from runtime.connectors.sources.remote_folder import RemoteFolder, check_local_p
 from runtime.connectors.sources.selection import Selection, Values
 from runtime.errors import DataRejected, EnvironmentFailure, JobRejected
 from runtime.ports import NumberedRows, OperatorContext
+from runtime.s3 import is_bucket
 from runtime.state.encoded_texts import declared_schema
 from runtime.state.encodings import nullable_schema
 
@@ -223,10 +225,10 @@ class DirectorySource:
             raise JobRejected("missing-folder", "dead_letter_path", "the policy dead_letter needs a folder")
         if is_bucket(self.dead_letter_path):
             check_place("dead_letter_path", self.dead_letter_path)
+            if is_same_url(self.dead_letter_path, self.path):
+                raise JobRejected("same-folder", "dead_letter_path", "dead letters would be read as input")
         elif local_path(self.dead_letter_path) != self.dead_letter_path:
             raise JobRejected("unsupported-scheme", "dead_letter_path", "must be a folder or s3://bucket/prefix")
-        if self.dead_letter_path.rstrip("/") == self.path.rstrip("/"):
-            raise JobRejected("same-folder", "dead_letter_path", "dead letters would be read as input")
         local = local_path(self.path)
         if local is not None and Path(self.dead_letter_path).resolve() == Path(local).resolve():
             raise JobRejected("same-folder", "dead_letter_path", "dead letters would be read as input")

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runtime.access.data_roots import CheckedFolder
-from runtime.connectors.bucket import Bucket, is_bucket
-from runtime.connectors.bucket_file import MAX_OPEN_UPLOADS, BucketFile
+from runtime.connectors.bucket import Bucket
+from runtime.connectors.bucket_file import MAX_OPEN_UPLOADS, BucketFile, OpenUploads
 from runtime.connectors.sinks.recorded_file import check_content
 from runtime.durable import OutputFile, copy_file, make_folder, name_write_errors, sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
+from runtime.s3 import is_bucket
 
 _PREFIX: Final = "part-"  #: of the names of data files
 _TAIL_BYTES: Final = 64 << 10  #: of a file of Parquet, read at first: most footers are shorter
@@ -41,6 +42,10 @@ class DataFolder(Protocol):
 
     location: str
     max_open_files: int  #: of a writer
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the open files hold so much memory that they must be finished."""
 
     def check(self) -> None:
         """Raises JobRejected if jobs may not use the folder."""
@@ -86,6 +91,7 @@ class LocalFolder:
     """Implements `DataFolder`."""
 
     max_open_files = 100
+    is_full = False
 
     def __init__(self, argument: str, path: Path) -> None:
         self._path = path
@@ -173,16 +179,21 @@ class BucketFolder:
 
     def __init__(self, argument: str, uri: str) -> None:
         self._bucket = Bucket(uri, argument)
+        self._uploads = OpenUploads()
         self.location = self._bucket.uri
 
     def check(self) -> None:
         self._bucket.check()
 
+    @property
+    def is_full(self) -> bool:
+        return self._uploads.are_full
+
     def make(self) -> None:
         """A bucket has no folders."""
 
     def create(self, name: str) -> DataFile:
-        return _BucketDataFile(self._bucket, name)
+        return _BucketDataFile(self._bucket, name, self._uploads)
 
     def sync(self) -> None:
         """An object is durable when its request is answered."""

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from runtime.connectors.bucket import check_place, is_bucket
+from runtime.connectors.bucket import check_place
 from runtime.connectors.tables.data_files import (
     abort_uploads_before,
     check_committable,
@@ -25,13 +25,14 @@ from runtime.connectors.tables.data_files import (
     own_committables,
 )
 from runtime.connectors.tables.data_folder import data_folder_at
-from runtime.connectors.tables.delta_table import check_columns, delta_errors, load_table, storage_options
+from runtime.connectors.tables.delta_table import check_columns, check_store, delta_errors, load_table, storage_options
 from runtime.connectors.tables.delta_writer import DeltaWriter
 from runtime.core.job.ids import Token
 from runtime.core.snapshot.commit import CommitPermit
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.libraries import import_library
 from runtime.ports import SinkCommitter
+from runtime.s3 import is_bucket
 
 MAX_CONFLICTS: Final = 20  #: commits in a row that other writers of the table may win
 _APPLICATION_PREFIX: Final = "weir-"
@@ -148,6 +149,7 @@ class DeltaCommitter(SinkCommitter):
 
     def _create(self, columns: str) -> None:
         """Creates the empty table, unless another writer does so in between."""
+        check_store(self._folder)
         with delta_errors(self._folder) as library:
             try:
                 library.DeltaTable.create(
@@ -163,6 +165,7 @@ class DeltaCommitter(SinkCommitter):
 
     def _append(self, table: Any, actions: list[Any], numbers: Mapping[str, int], notes: Mapping[str, str]) -> None:
         """Commits on top of the version of `table`, unless another commit has changed one of the identifiers since."""
+        check_store(self._folder)
         library = import_library("deltalake", "delta")
         transactions = [library.Transaction(_APPLICATION_PREFIX + owner, number) for owner, number in numbers.items()]
         table.create_write_transaction(

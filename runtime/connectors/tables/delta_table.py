@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from runtime import s3
-from runtime.connectors.bucket import is_bucket
+from runtime.connectors.bucket import Bucket
 from runtime.errors import EnvironmentFailure, JobRejected, TargetAway
 from runtime.libraries import import_library
 
@@ -36,7 +36,7 @@ def delta_errors(path: str) -> Iterator[Any]:
     except exceptions.DeltaProtocolError as error:
         raise JobRejected("unsupported-table", "path", f"{path}: {_short_text(error)}") from error
     except (exceptions.DeltaError, OSError) as error:
-        kind = TargetAway if is_bucket(path) and s3.is_temporary_text(str(error)) else EnvironmentFailure
+        kind = TargetAway if s3.is_bucket(path) and s3.is_temporary_text(str(error)) else EnvironmentFailure
         raise kind(f"{path}: the Delta table cannot be used: {_short_text(error)}") from error
 
 
@@ -49,12 +49,18 @@ def load_table(path: str) -> Any:
             return None
 
 
+def check_store(path: str) -> None:
+    """Raises JobRejected if the table is in a store on which a commit would replace another."""
+    if s3.is_bucket(path):
+        Bucket(path).check_conditions()
+
+
 def storage_options(path: str) -> dict[str, str] | None:
     """Options of the library for a bucket; endpoint and credentials come from the environment of the host.
 
     A commit is a conditional PUT, so of two writers of a version one is refused.
     """
-    if not is_bucket(path):
+    if not s3.is_bucket(path):
         return None
     return {
         "allow_http": "true",  # an endpoint `http://` is the choice of the host's administrator

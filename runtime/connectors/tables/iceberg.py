@@ -159,7 +159,7 @@ class IcebergCommitter(SinkCommitter):
         if table is None:
             return 0
         conflict = import_library("pyiceberg.exceptions", "iceberg").CommitFailedException
-        folder = self._folder_of(table)
+        folder = data_folder(table)
         abort_uploads_before(folder, job, uid, token)
         for _ in range(MAX_CONFLICTS):
             record = IcebergCommitRecord.of_sink(table, job, uid)
@@ -209,11 +209,6 @@ class IcebergCommitter(SinkCommitter):
                     append.append_data_file(file)
             transaction.set_properties({record.key: record.text})
 
-    def _folder_of(self, table: Any) -> DataFolder:
-        folder = data_folder(table)
-        folder.check()
-        return folder
-
     def _of_table(self, catalog: Any, table: Any, pending: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The committables of the table. Committables of a former table must be committed there.
 
@@ -236,7 +231,7 @@ class IcebergCommitter(SinkCommitter):
 
     def _data_files(self, table: Any, due: Sequence[Mapping[str, Any]]) -> list[Any]:
         """The files as a snapshot names them, with the statistics of their footers."""
-        folder = self._folder_of(table)
+        folder = data_folder(table)
         for each in due:
             if each["spec"] != table.spec().spec_id:
                 problem = f"{self._name} was partitioned otherwise when files for a checkpoint were written"

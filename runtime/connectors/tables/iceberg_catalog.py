@@ -12,7 +12,7 @@ from runtime.access.data_hosts import hosts_of
 from runtime.access.data_roots import DataRoots
 from runtime.access.redaction import REFERENCE, is_secret
 from runtime.access.secrets import check_hosts, check_references, check_secrets, is_connection, resolve
-from runtime.connectors.bucket import check_place, is_bucket
+from runtime.connectors.bucket import check_place
 from runtime.errors import EnvironmentFailure, JobRejected, TargetAway, WeirError
 from runtime.keepalive import CLIENT_KEEPALIVES
 from runtime.libraries import import_library
@@ -111,7 +111,7 @@ def _hosts(catalog: Mapping[str, str]) -> tuple[str, ...]:
         raise JobRejected("bad-catalog", "catalog.type", f"must be {kind}, by the address of the catalog")
     warehouse = catalog.get("warehouse", "")
     place = urlparse(warehouse)
-    if is_bucket(warehouse):
+    if s3.is_bucket(warehouse):
         check_place("catalog.warehouse", warehouse)
     elif kind != "rest" and (place.scheme not in ("", "file") or place.netloc):
         detail = "must be a folder or s3://bucket/prefix: mount other storage"

@@ -6,7 +6,6 @@ from urllib.parse import urlparse
 
 import pyarrow as pa
 
-from runtime.connectors.bucket import is_bucket
 from runtime.connectors.tables.data_folder import DataFolder, data_folder_at
 from runtime.connectors.tables.iceberg_catalog import create_together, load_table, open_catalog
 from runtime.connectors.tables.iceberg_table import (
@@ -20,6 +19,7 @@ from runtime.connectors.tables.iceberg_table import (
 from runtime.connectors.tables.table_writer import TableWriter, check_required, split
 from runtime.errors import DataRejected, JobRejected
 from runtime.ports import OperatorContext
+from runtime.s3 import is_bucket
 
 
 class IcebergWriter(TableWriter):
@@ -60,7 +60,6 @@ class IcebergWriter(TableWriter):
             problem = "the columns of the stream or the table have changed: restart the job"
             raise JobRejected("schema-mismatch", "table", f"{self._name}: {problem}")
         self.folder = data_folder(table)
-        self.folder.check()
         self.folder.make()
         self._keys = partition_keys(table, arrow)
         self._arrow, self._table = arrow, described
@@ -101,9 +100,16 @@ def data_folder(table: Any) -> DataFolder:
     """The folder of the table's data files.
 
     Raises:
-        JobRejected: the table lies in a store of another kind.
+        JobRejected: data or metadata lie in a store of another kind, or where jobs may not write.
     """
-    location = table.location_provider().data_path
+    places = table.location_provider()
+    _folder_at(table, places.metadata_path).check()  # the library writes there with the credentials of this host
+    folder = _folder_at(table, places.data_path)
+    folder.check()
+    return folder
+
+
+def _folder_at(table: Any, location: str) -> DataFolder:
     if is_bucket(location):
         return data_folder_at("catalog", location)
     place = urlparse(location)

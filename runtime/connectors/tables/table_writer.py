@@ -71,6 +71,8 @@ class TableWriter(SinkWriter):
         self._waiting_bytes += batch.nbytes
         if self._waiting_bytes >= ROW_GROUP_BYTES:
             self._write_groups()
+        if self.folder.is_full:
+            self._finish_files()
 
     def prepare(self, checkpoint: int) -> tuple[Any, ...]:
         if not self._open and not self._written:

@@ -16,8 +16,11 @@ import pytest
 
 import weir
 from runtime.access.data_roots import DATA_URLS_VARIABLE
+from runtime.connectors import bucket_file
 from runtime.connectors.bucket import Bucket
+from runtime.connectors.sinks import row_files
 from runtime.connectors.sinks.bucket_output import BucketCommitLog
+from runtime.connectors.tables import table_writer
 from runtime.core.job.ids import Token
 from runtime.errors import EnvironmentFailure, JobRejected, WeirError, is_outage
 from runtime.s3 import PART_BYTES
@@ -321,13 +324,135 @@ def test_pending_output_of_another_place_is_refused_and_committed_output_is_left
         {"etags": []},
         {"etags": ["x"]},
         {"upload": 1},
-        {"pending": ".weir", "upload": None},
     ],
 )
 def test_a_manifest_is_not_trusted(sink: weir.ParquetSink, change: dict[str, Any]) -> None:
     (ready,) = prepared(writer(sink), 1, 1)
     with pytest.raises(JobRejected, match="that this sink has not written"):
         commit(sink, {**ready, **change})
+
+
+def test_output_of_a_folder_is_refused_by_its_name_in_a_bucket_and_the_reverse(
+    sink: weir.ParquetSink, tmp_path: Path
+) -> None:
+    local = weir.ParquetSink(str(tmp_path))
+    for former, present in ((local, sink), (sink, local)):
+        ready = prepared(writer(former), 1, 1)
+        with pytest.raises(JobRejected, match=rf"output of the checkpoint belongs to {former.path}, committed or not"):
+            commit(present, *ready)
+
+
+def test_a_store_that_ignores_conditions_is_refused_before_a_file_is_visible(
+    faults: Faults, sink: weir.ParquetSink
+) -> None:
+    """Such a store would replace claims, entries of the log, and versions of a Delta table."""
+    ready = prepared(writer(sink), 1, 1)
+    table = weir.DeltaSink(f"{sink.path}/table")
+    added = prepared(writer(table), 1, 1)
+    faults.rule = lambda method, path: Answer(200) if method == "PUT" and "/.weir-probe-" in path else None
+    for place, committables in ((sink, ready), (table, added)):
+        with pytest.raises(JobRejected, match=f"the store of {place.path} ignores If-None-Match"):
+            commit(place, *committables)
+    assert numbers(sink.path) == []
+    assert stored(table.path, "_delta_log") == []
+    faults.rule = lambda method, path: None
+    assert commit(sink, *ready) == commit(table, *added) == 1
+    assert [name for name in stored(sink.path, "") if ".weir-probe" in name] == []
+
+
+def test_a_completion_with_another_etag_is_refused_at_once(faults: Faults, sink: weir.ParquetSink) -> None:
+    ready = prepared(writer(sink), 1, 1)
+    reply = Answer(200, b"<CompleteMultipartUploadResult><ETag>other-1</ETag></CompleteMultipartUploadResult>")
+    faults.rule = lambda method, path: reply if method == "POST" and "uploadId=" in path else None
+    with pytest.raises(JobRejected, match="its ETag other-1 is not computed from the MD5"):
+        commit(sink, *ready)
+
+
+@pytest.mark.parametrize("make", [weir.ParquetSink, lambda uri: weir.JsonLinesSink(uri, roll_on_checkpoint=True)])
+def test_a_file_that_cannot_be_finished_is_discarded(faults: Faults, uri: str, make: Callable[[str], Any]) -> None:
+    ending = writer(make(uri))
+    ending.write(rows(1))
+    faults.rule = lambda method, path: Answer.error(403, "AccessDenied") if "partNumber=" in path else None
+    with pytest.raises(EnvironmentFailure, match="AccessDenied"):
+        ending.prepare(1)
+    assert len(uploads(uri)) == 1
+    ending.close()
+    assert uploads(uri) == []
+
+
+def test_an_object_that_comes_and_goes_is_an_outage(faults: Faults, uri: str) -> None:
+    Bucket(uri).put("x", b"1")
+    faults.rule = lambda method, path: Answer(404) if method == "HEAD" else None
+    with pytest.raises(EnvironmentFailure, match="the store lists it, and answers that it is missing") as failed:
+        Bucket(uri).find("x")
+    assert is_outage(failed.value)
+
+
+def test_a_deletion_of_objects_has_an_md5(faults: Faults, uri: str) -> None:
+    """Servers that are older than checksums of other kinds insist on it."""
+    Bucket(uri).put("x", b"1")
+    Bucket(uri).delete(["x"])
+    assert stored(uri, "") == []
+    assert [path for path in faults.without_md5 if path.endswith("?delete")] == []
+
+
+def test_the_endpoint_is_that_of_all_parts_of_weir(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    assert Bucket(uri)._client.meta.endpoint_url.endswith(".amazonaws.com")
+
+
+PARTITIONED: dict[str, Callable[[str], Any]] = {
+    "Parquet": lambda uri: weir.ParquetSink(uri, partition_by=("day",)),
+    "JSON lines": lambda uri: weir.JsonLinesSink(uri, partition_by=("day",), roll_on_checkpoint=True),
+    "Delta": lambda uri: weir.DeltaSink(uri, partition_by=("day",)),
+}
+
+
+@pytest.mark.parametrize("kind", PARTITIONED)
+def test_partitions_in_turn_have_a_file_each_while_their_bytes_fit_into_memory(
+    uri: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = pa.RecordBatch.from_pydict({"n": list(range(30)), "day": [f"d{number}" for number in range(30)]})
+
+    def count(place: str) -> int:
+        writing = writer(PARTITIONED[kind](place))
+        for _ in range(2):
+            writing.write(batch)
+        ready = writing.prepare(1)
+        return sum(len(each.get("files", [1])) for each in ready)
+
+    assert count(f"{uri}/1") == 30
+    monkeypatch.setattr(bucket_file, "MAX_BUFFERED_BYTES", 1)
+    monkeypatch.setattr(row_files, "ENCODED_BYTES", 1)  # else the rows wait, and no bytes
+    monkeypatch.setattr(table_writer, "ROW_GROUP_BYTES", 1)
+    assert count(f"{uri}/2") == 60
+
+
+def test_unsent_bytes_of_all_open_files_count(uri: str) -> None:
+    opened_files, uploads_of_writer = [], bucket_file.OpenUploads()
+    while not uploads_of_writer.are_full:
+        opened_files.append(bucket_file.BucketFile(Bucket(uri), "x", uploads_of_writer))
+        opened_files[-1].write(bytes(PART_BYTES - 1))
+    assert len(opened_files) == 21
+    opened_files[0].abandon()
+    assert not uploads_of_writer.are_full
+
+
+def test_parts_grow_so_that_an_upload_holds_large_files() -> None:
+    assert bucket_file.part_bytes(0) == bucket_file.part_bytes(999) == PART_BYTES
+    assert sum(map(bucket_file.part_bytes, range(10_000))) == 440_000 << 20
+
+
+def test_a_restore_of_the_newest_checkpoint_reads_one_entry_of_the_log(faults: Faults, sink: weir.ParquetSink) -> None:
+    first = writer(sink)
+    checkpoints = [prepared(first, number, number) for number in range(1, 6)]
+    for number, ready in enumerate(checkpoints, 1):
+        commit(sink, *ready, checkpoint=number)
+    faults.requests.clear()
+    assert commit(sink, *checkpoints[-1], checkpoint=5) == 0
+    assert faults.requests["GET"] == 2, "the log once for the commit, once for the addition"
+    assert commit(sink, *checkpoints[1], checkpoint=2) == 0
 
 
 REFUSALS: dict[str, tuple[Callable[[str], Any], str]] = {

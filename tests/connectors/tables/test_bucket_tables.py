@@ -184,6 +184,28 @@ def test_pending_output_of_another_place_is_refused_and_committed_output_is_left
     assert commit(elsewhere, *pending) == commit(folder, *pending) == 0
 
 
+def test_a_table_whose_metadata_lie_where_jobs_may_not_write_is_refused(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of another program in the catalog: its data path is allowed, its place is not."""
+    sink = iceberg(uri, tmp_path)
+    first = writer(sink)
+    ready = prepared(first, 1, 1)
+    with (
+        open_catalog(sink.catalog_name, sink.catalog) as catalog,
+        load_table(catalog, sink.table).transaction() as table,
+    ):
+        table.set_properties(
+            {"write.metadata.path": f"s3://{BUCKET}/elsewhere", "write.data.path": f"{uri}/shop/rows/data"}
+        )
+    monkeypatch.setenv(DATA_URLS_VARIABLE, uri)
+    before = Bucket(f"s3://{BUCKET}/elsewhere").names()
+    for use in (lambda: commit(sink, *ready), lambda: prepared(writer(sink), 2, 2)):
+        with pytest.raises(JobRejected, match=f"catalog: s3://{BUCKET}/elsewhere is not a URL that jobs may use"):
+            use()
+    assert Bucket(f"s3://{BUCKET}/elsewhere").names() == before
+
+
 def test_a_warehouse_that_jobs_may_not_use_is_refused_by_name(uri: str, tmp_path: Path) -> None:
     with pytest.raises(JobRejected, match=r"catalog\.warehouse: s3://elsewhere/x is not a URL that jobs may use"):
         iceberg("s3://elsewhere/x", tmp_path).check()

@@ -92,7 +92,7 @@ class IcebergBucket(BucketTarget):
     """A partitioned Iceberg table in a bucket, with its catalog in Postgres."""
 
     servers = ("bucket", "postgres")
-    on_deletion = "cannot be|does not exist|neither pending nor committed"
+    on_deletion = r"Iceberg: .* does not exist|neither pending nor committed"
 
     def create(self) -> None:
         with psycopg.connect(self._url, autocommit=True) as connection:

@@ -118,7 +118,8 @@ def test_a_file_in_progress_of_a_folder_is_not_continued_in_a_bucket(uri: str, t
         opened(weir.JsonLinesSink(uri, roll_on_checkpoint=True), entries, token=2)
 
 
-def test_a_large_file_is_uploaded_in_parts_as_rows_arrive(sink: weir.ParquetSink) -> None:
+def test_a_large_file_is_uploaded_in_parts_as_rows_arrive(faults: Faults, sink: weir.ParquetSink) -> None:
+    """Its commit is interrupted behind the completion: the repetition knows the object by the ETag of all parts."""
     rng, count = random.Random(5), PART_BYTES // 4  # random numbers do not compress
     values = [rng.getrandbits(62) for _ in range(count)]
     first = writer(sink)
@@ -127,7 +128,12 @@ def test_a_large_file_is_uploaded_in_parts_as_rows_arrive(sink: weir.ParquetSink
     assert uploads(sink.path), "the first part is on its way before the barrier"
     (ready,) = first.prepare(1)
     assert len(ready["etags"]) > 2
-    commit(sink, ready)
+    faults.rule = lambda method, path: Answer.error(403, "AccessDenied") if "/.commit-log/" in path else None
+    with pytest.raises(EnvironmentFailure, match="AccessDenied"):
+        commit(sink, ready)
+    faults.rule = lambda method, path: None
+    Bucket(sink.path).delete(stored(sink.path, ".claims/"))
+    assert commit(sink, ready) == 0
     content = Bucket(sink.path).read(ready["final"])
     assert pq.read_table(pa.BufferReader(content))["n"].to_pylist() == 2 * values
 

@@ -36,6 +36,7 @@ class Answer:
 
     status: int
     content: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def error(cls, status: int, code: str) -> Answer:
@@ -90,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         nbytes = int(self.headers.get("Content-Length", 0))
         body = list(self._chunks()) if is_chunked else b"".join(self._pieces(nbytes, pause_s))
         if isinstance(fault, Answer):
-            self._answer(fault.status, [], fault.content)
+            self._answer(fault.status, [*fault.headers], fault.content)
             return
         if fault is Fault.UNAVAILABLE:
             self._answer(503, [], b"<Error><Code>SlowDown</Code></Error>")

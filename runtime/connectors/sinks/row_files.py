@@ -43,7 +43,8 @@ class RowFileSink:
     """Writes files of rows into a folder. The defaults of the limits are those of Flink's `DefaultRollingPolicy`.
 
     Args:
-        path: the folder; created if it does not exist.
+        path: the folder; created if it does not exist. Or `s3://bucket/prefix` with `roll_on_checkpoint`, which needs
+            the extra `cloud`.
         partition_by: columns whose values choose a sub-folder, as for `ParquetSink`.
         max_bytes: a file is rolled before it exceeds this size. None: no limit.
         roll_after_ms: a file is rolled at this age. None: no limit.

@@ -301,6 +301,18 @@ def test_a_commit_whose_request_fails_is_exact(
     assert uploads(sink.path) == stored(sink.path, ".claims/") == []
 
 
+def test_a_store_whose_etags_are_no_digests_is_refused_before_the_checkpoint(
+    faults: Faults, sink: weir.ParquetSink
+) -> None:
+    """As with encryption by a key of KMS: a repeated commit could not tell its own object from others."""
+    first = writer(sink)
+    faults.once("PUT", Answer(200, headers=(("ETag", f'"{"0" * 32}"'),)))
+    with pytest.raises(JobRejected, match="its ETags are not the MD5 of the content"):
+        prepared(first, 1, 1)
+    first.close()
+    assert uploads(sink.path) == []
+
+
 def test_a_store_that_is_away_is_an_outage(faults: Faults, sink: weir.ParquetSink) -> None:
     ready = prepared(writer(sink), 1, 1)
     faults.rule = lambda method, path: Answer.error(503, "SlowDown")

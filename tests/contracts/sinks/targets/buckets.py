@@ -91,6 +91,8 @@ class DeltaBucket(BucketTarget):
 class IcebergBucket(BucketTarget):
     """A partitioned Iceberg table in a bucket, with its catalog in Postgres."""
 
+    is_long = True
+
     servers = ("bucket", "postgres")
     on_deletion = r"Iceberg: .* does not exist|neither pending nor committed"
 
@@ -152,6 +154,8 @@ class ParquetBucket(BucketTarget):
 
 class JsonLinesBucket(ParquetBucket):
     """Files of rows in a bucket, rolled at each checkpoint and earlier."""
+
+    is_long = True
 
     obstructions: ClassVar[Mapping[str, str]] = {}  # those of its base
     without: ClassVar[Mapping[str, str]] = {"slow": "its base has it, with the same uploads and committer"}

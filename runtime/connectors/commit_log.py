@@ -11,8 +11,8 @@ from 1 without gaps, in commit order. A checkpoint without rows has no epoch.
 
 Each file is in exactly one epoch. In an attempt, a subtask names a file in each checkpoint until it gets the notice of
 the commit. The newest entry therefore names every file that may be committed again (`files`, `carried`). A commit of a
-checkpoint that is not above the highest of the log follows a restore: its files are compared with all entries, unless
-the newest entry is of that checkpoint. (The principle of Delta Lake's transaction log, without its table state.)
+checkpoint that is not above the highest of the log follows a restore: its files are compared with all entries. (The
+principle of Delta Lake's transaction log, without its table state.)
 """
 
 import os
@@ -258,10 +258,8 @@ class CommitLog:
     def _logged_names(
         self, job: str, sink: str, newest: CommittedEpoch | None, order: tuple[int, int]
     ) -> frozenset[str]:
-        if newest is None:
-            return frozenset()
-        if order > newest.highest or order == (newest.token, newest.checkpoint):
-            return newest.file_names
+        if newest is None or order > newest.highest:
+            return newest.file_names if newest else frozenset()
         return frozenset().union(*(epoch.file_names for epoch in self.epochs(job, sink)))
 
     # ------------------------------------------------------------ storage

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from runtime.connectors.bucket import Bucket, ObjectExists, UploadGone
 from runtime.connectors.bucket_file import MAX_OPEN_UPLOADS, BucketFile, OpenUploads, upload_etag
-from runtime.connectors.commit_log import LOG_FOLDER, CommitLog, LoggedFile
+from runtime.connectors.commit_log import LOG_FOLDER, CommitLog, CommittedEpoch, LoggedFile
 from runtime.connectors.file_names import FINAL_NAME
 from runtime.connectors.names import encode_name
 from runtime.connectors.sinks.claims import CLAIMS_FOLDER
@@ -105,6 +105,24 @@ class BucketCommitLog(CommitLog):
 
     def clean(self, job: str, sink: str, token: int) -> None:
         """There is nothing to be removed."""
+
+    def _logged_names(
+        self, job: str, sink: str, newest: CommittedEpoch | None, order: tuple[int, int]
+    ) -> frozenset[str]:
+        """Reads backwards, since each entry is a request.
+
+        The checkpoint of an epoch names every older file that a later checkpoint of the attempt may name. So the search
+        ends at an epoch of this checkpoint or an earlier one, if no restore of a still older one has written it.
+        """
+        if newest is None or order > newest.highest:
+            return super()._logged_names(job, sink, newest, order)
+        names = set[str]()
+        for number in reversed(self.numbers(job, sink)):
+            for epoch in self.epochs(job, sink, [number]):
+                names |= epoch.file_names
+                if order >= epoch.highest == (epoch.token, epoch.checkpoint):
+                    return frozenset(names)
+        return frozenset(names)
 
     def _names(self) -> list[str]:
         return [name.removeprefix(f"{LOG_FOLDER}/") for name in self._bucket.names(f"{LOG_FOLDER}/")]
@@ -249,7 +267,7 @@ class BucketCommitter(SinkCommitter):
 
 def unsupported_store(uri: str, etag: str) -> JobRejected:
     detail = (
-        f"{uri}: its ETag {etag} is not computed from the MD5 of the content, as with encryption by a key of KMS: a "
+        f"{uri}: its ETags are not the MD5 of the content ({etag}), as with encryption by a key of KMS: a "
         "repeated commit could not recognise its own file. Write a table, or choose another bucket"
     )
     return JobRejected("unsupported-store", "path", detail)

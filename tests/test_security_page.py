@@ -19,10 +19,10 @@ TESTS: Final = {
         "console/operations/test_kinds.py::test_it_needs_the_permission_and_the_scope_of_its_right"
     ),
     "The permission `jobs.add_package`": (
-        "console/api/test_packages.py::test_a_definer_without_the_permission_uploads_nothing"
+        "console/api/test_package_requests.py::test_a_definer_without_the_permission_uploads_nothing"
     ),
     "Only packages of the same distribution": (
-        "console/api/test_packages.py::test_another_distribution_does_not_take_over_the_name_of_a_pipeline"
+        "console/api/test_package_requests.py::test_another_distribution_does_not_take_over_the_name_of_a_pipeline"
     ),
     "The size of a package": "io/test_package_archive.py::test_a_bomb_is_refused_before_it_is_unpacked",
     "The permission `jobs.delete_package`": (
@@ -39,17 +39,17 @@ TESTS: Final = {
     "A password similar": "console/accounts/test_credentials.py::test_a_password_like_the_name_of_its_user_is_refused",
     "After 30 sign-ins": "console/api/test_api.py::test_guessing_passwords_is_slowed_down",
     "An account of single sign-on is known": (
-        "console/ui/test_sign_on.py::test_no_name_and_no_address_takes_over_an_account"
+        "console/ui/test_single_sign_on.py::test_no_name_and_no_address_takes_over_an_account"
     ),
     "A person without a group": (
-        "console/ui/test_sign_on.py::test_a_stranger_without_a_group_of_the_console_gets_no_account"
+        "console/ui/test_single_sign_on.py::test_a_stranger_without_a_group_of_the_console_gets_no_account"
     ),
     "At a sign-on without a group": (
-        "console/ui/test_sign_on.py::test_a_user_without_a_group_is_refused_and_has_neither_token_nor_session"
+        "console/ui/test_single_sign_on.py::test_a_user_without_a_group_is_refused_and_has_neither_token_nor_session"
     ),
-    "A token of an account of single sign-on": "console/ui/test_sign_on.py::test_tokens_end_with_the_last_sign_on",
+    "A token of an account of single sign-on": "console/ui/test_single_sign_on.py::test_tokens_end_with_the_last_sign_on",
     "An account of single sign-on has no password": (
-        "console/ui/test_sign_on.py::test_no_name_and_no_address_takes_over_an_account"
+        "console/ui/test_single_sign_on.py::test_no_name_and_no_address_takes_over_an_account"
     ),
     "A job reads and writes": "contracts/test_data_roots.py::test_folders_of_weir_are_refused_below_any_root",
     "A folder that becomes a link": (

@@ -187,7 +187,7 @@ def test_the_slot_wakes_at_the_timeout() -> None:
 
 
 def test_a_barrier_behind_that_of_an_aborted_checkpoint_overtakes_too() -> None:
-    """A step that takes no row never reaches the first barrier."""
+    """S4-48: a step that takes no row never reaches the first barrier."""
     reader = Reader()
     reader.slow.is_ready = False
     for channel in (LEFT, RIGHT):
@@ -268,7 +268,7 @@ def test_a_subtask_that_continues_in_another_attempt_drops_its_recording() -> No
 
 
 def test_a_subtask_that_replays_rows_takes_part_in_a_checkpoint_after_its_senders_have_ended() -> None:
-    """The master triggers it then: the savepoint does not wait for the replay."""
+    """S4-48: the master triggers it then: the savepoint does not wait for the replay."""
     reader = Reader(restored=[rows(1), rows(2), rows(3)])
     for channel in (LEFT, RIGHT):
         reader.deliver(channel, EndOfData(drain=True), EndOfPartition())
@@ -469,7 +469,7 @@ def test_rows_in_flight_have_the_columns_that_their_sender_declares(
 
 @pytest.mark.parametrize("was_aggregated", [False, True])
 def test_rows_in_flight_before_a_window_keep_their_form(was_aggregated: bool) -> None:
-    """A version that aggregates them per pane before the window, or no longer, does not understand them."""
+    """S4-48: a version that aggregates them per pane before the window, or no longer, cannot read them."""
     store, in_flight, _ = stored()
     panes = PreAggregation(10, lambda: WindowPreAggregator(["key"], "value", 10, {}))
     parts = tuple(msgspec.structs.replace(each, is_aggregated=was_aggregated) for each in in_flight)

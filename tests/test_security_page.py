@@ -47,7 +47,7 @@ TESTS: Final = {
     "At a sign-on without a group": (
         "console/ui/test_single_sign_on.py::test_a_user_without_a_group_is_refused_and_has_neither_token_nor_session"
     ),
-    "A token of an account of single sign-on": "console/ui/test_single_sign_on.py::test_tokens_end_with_the_last_sign_on",
+    "A token of an account of": "console/ui/test_single_sign_on.py::test_tokens_end_with_the_last_sign_on",
     "An account of single sign-on has no password": (
         "console/ui/test_single_sign_on.py::test_no_name_and_no_address_takes_over_an_account"
     ),

@@ -69,8 +69,8 @@ def test_a_version_begins_compiling_with_all_settings_spelled_out(
     assert version.settings == {
         "execution_mode": "streaming", "checkpoint_mode": "exactly_once",
         "checkpoint_interval_ms": 1000, "checkpoint_timeout_ms": 60000, "alignment_timeout_ms": 0,
-        "min_pause_ms": 500, "max_concurrent_checkpoints": 1, "tolerable_failed_checkpoints": None, "retained_checkpoints": 5,
-        "retained_hours": None,
+        "min_pause_ms": 500, "max_concurrent_checkpoints": 1, "tolerable_failed_checkpoints": None,
+        "retained_checkpoints": 5, "retained_hours": None,
         "restart_strategy": "exponential_delay", "restart_attempts": 10, "restart_delay_ms": 1000,
         "restart_initial_backoff_ms": 1000, "restart_max_backoff_ms": 60000, "restart_backoff_multiplier": 1.5,
         "restart_reset_after_ms": 3600000, "restart_jitter": 0.1,

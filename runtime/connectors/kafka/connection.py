@@ -122,7 +122,14 @@ class KafkaConnection:
         self.timeout_s = min(timeout_ms, _REQUEST_TIMEOUT_MS) / 1_000
 
     def consumer(self, options: Mapping[str, Any]) -> Any:
-        return self._create(self._library.Consumer, options)
+        """A consumer that joins no group.
+
+        Its end waits for a commit under way until the session of a member would end: 45 s by default, and also when the
+        garbage collector drops it.
+        """
+        session_ms = int(self.timeout_s * 1_000)
+        session = {"session.timeout.ms": session_ms, "heartbeat.interval.ms": max(1, session_ms // 3)}
+        return self._create(self._library.Consumer, {**session, **options})
 
     def producer(self, options: Mapping[str, Any]) -> Any:
         """A producer that creates no topic: after a deletion it would go on into an empty one."""

@@ -338,9 +338,8 @@ class KafkaReader(SourceReader):
 
     def close(self) -> None:
         self._thread.shutdown(cancel_futures=True)  # the consumer must not be closed under a request
-        # Dropped, not closed: `close` would wait up to 45 s for a commit while the coordinator is away.
-        self._consumer = None
-        vars(self).pop("_offsets", None)
+        if self._consumer is not None:
+            self._consumer.close()
 
     # ------------------------------------------------------------ partitions
 

@@ -589,7 +589,7 @@ def swallow_coordinator(api: int, body: bytes) -> bytes | None:
 
 @pytest.mark.timeout(30)
 def test_a_reader_closes_while_the_coordinator_of_its_group_is_away(proxy: Proxy) -> None:
-    """The `close` of librdkafka waits 45 s for a commit under way."""
+    """The `close` of librdkafka would wait 45 s for a commit under way."""
     topic = proxy.broker.topic(1)
     proxy.broker.produce(topic, values(range(3)))
     reading = Reading(source(proxy.broker, topic, group=f"g-{random.random()}"))

@@ -218,20 +218,27 @@ class Subtask:
                 return [] if self.is_logic_done else self._finish_source(drain=True)
             case events.Triggered(barrier):
                 return self._on_trigger(barrier)
-            case events.CheckpointCompleted() | control.CheckpointAborted():
-                return self._on_checkpoint_end(event)
+            case events.CheckpointCompleted(permit):
+                return self._on_completed(permit)
+            case control.CheckpointAborted(checkpoint):
+                return self._on_aborted(checkpoint)
             case events.FeedbackReplayed() | events.RowsReplayed() | events.ReplayEnded():
                 return self._on_replay(event)
             case control.FollowWatermark(watermark=time):
                 return self._follow(time)
             case control.ProbeSideOpened() | control.LiveOpened():
                 return self._on_opened(event)
-            case events.InputsRestarted(channels):
-                return self._on_inputs_restarted(channels)
-            case events.SubtaskStarted():  # pragma: no branch  (the type checker proves that the match is exhaustive)
-                return self._on_start()
+            case (
+                events.SubtaskStarted() | events.InputsRestarted()
+            ):  # pragma: no branch  (the type checker proves that the match is exhaustive)
+                return self._on_started(event)
 
     # ------------------------------------------------------------ messages
+
+    def _on_started(self, event: events.SubtaskStarted | events.InputsRestarted) -> Effects:
+        if isinstance(event, events.InputsRestarted):
+            return self._on_inputs_restarted(event.channels)
+        return self._on_start()
 
     def _on_start(self) -> Effects:
         assert self.phase == "deploying", "a subtask starts once"
@@ -578,11 +585,6 @@ class Subtask:
         finish: Effects = [Finish()] if drain and not self.spec.finished_on_restore else []
         end = EndOfData(drain, drain and self.watermarks.job_drains)
         return [*finish, Broadcast(end), control.LogicFinished()]
-
-    def _on_checkpoint_end(self, event: events.CheckpointCompleted | control.CheckpointAborted) -> Effects:
-        if isinstance(event, events.CheckpointCompleted):
-            return self._on_completed(event.permit)
-        return self._on_aborted(event.checkpoint)
 
     def _on_completed(self, permit: CommitPermit) -> Effects:
         if self.ended or permit.checkpoint <= self._last_notified:

@@ -24,8 +24,8 @@ class HeldWebhook(Target):
     servers = ("webhook_server",)
     prepares_there = False
     obstructions: ClassVar[Mapping[str, str]] = {
-        "full": "answers with status 507 (Insufficient Storage)",
-        "overloaded": "answers with status 429 (Too Many Requests)",
+        "full": r"answers with status 507 \(Insufficient Storage\)",
+        "overloaded": r"answers with status 429 \(Too Many Requests\)",
     }
     refusals: ClassVar[Mapping[str, str]] = {
         "read-only": r"Webhook http://\S+ refuses a batch with status 403 \(Forbidden\): check the credentials",

@@ -18,7 +18,7 @@ class Budget:
 
 
 #: Hops by path. A savepoint over REST has more if its state is polled more often.
-MAX_HOPS: Final = {ROW: Budget(100, 146), BARRIER: Budget(60, 157), SAVEPOINT: Budget(120, 250)}
+MAX_HOPS: Final = {ROW: Budget(100, 144), BARRIER: Budget(60, 157), SAVEPOINT: Budget(120, 250)}
 MAX_HANDOVERS: Final = {BARRIER: Budget(9, 15)}
 #: Calls of the median turn: the shortest varies from 117 to 137, the median from 142 to 146.
 MAX_CALLS: Final = {FORWARDING: Budget(60, 160)}

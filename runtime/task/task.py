@@ -716,8 +716,14 @@ class Task:
             self._call("process", self.key_types.check, records.payload.schema, edge.keys)
 
     def _hook(self, name: str, *args: Any) -> None:
+        """`_call` of the operator; written out, since each batch comes by here."""
         assert self.operator is not None, "an operator that is finished on restore has no hooks"
-        self._call(name, getattr(self.operator, name), *args)
+        try:
+            getattr(self.operator, name)(*args)
+        except OperatorFailure:
+            raise
+        except (Exception, SystemExit) as error:
+            raise OperatorFailure(self.id.operator, self.id.index, name, error) from error
 
     def _call(self, hook: str, function: Callable[..., Any], *args: Any) -> Any:
         try:

@@ -235,8 +235,8 @@ class Bucket:
             pages = self._client.get_paginator("list_multipart_uploads").paginate(
                 Bucket=self._bucket, Prefix=self._prefix + prefix
             )
-            found = [entry for page in pages for entry in page.get("Uploads", ())]
-        return [(entry["Key"][len(self._prefix) :], entry["UploadId"]) for entry in found]
+            entries = [entry for page in pages for entry in page.get("Uploads", ())]
+        return [(entry["Key"][len(self._prefix) :], entry["UploadId"]) for entry in entries]
 
     # ------------------------------------------------------------ client
 

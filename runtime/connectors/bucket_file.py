@@ -97,7 +97,7 @@ class BucketFile:
         assert self._upload is not None, "a part was sent"
         return self._upload, self._etags
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         """Deletes the parts, as far as the store can be reached."""
         self.close()
         self._buffer.clear()

@@ -151,9 +151,9 @@ def _read_rows(
             continue
         batch = read_segment(store, segment)
         groups = key_groups(batch, part.keys, max_parallelism)
-        own = np.flatnonzero((groups >= owned.start) & (groups < owned.stop))
-        if len(own) < batch.num_rows:
-            batch = batch.take(pa.array(own))
+        positions = np.flatnonzero((groups >= owned.start) & (groups < owned.stop))
+        if len(positions) < batch.num_rows:
+            batch = batch.take(pa.array(positions))
         yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
 

@@ -63,7 +63,9 @@ def test_a_cheap_step_keeps_up_with_a_busy_step(tmp_path: Path, shuffled: bool) 
         cheap = busy.map_batches("cheap", leave)
     cheap.sink("out", weir.DiscardSink())
     weir.run_local(flow, parallelism=2, storage=str(tmp_path))
-    assert meter.most <= 16 * BATCH, f"{meter.most} rows were between the steps"  # 194 rows were seen
+    assert meter.most <= 16 * BATCH, (
+        f"{meter.most} rows were between the steps"
+    )  # else 800 to 1,000; threads hold up to 194
 
 
 def test_a_slow_subtask_has_few_rows_ahead_of_it_from_the_start(tmp_path: Path) -> None:

@@ -92,9 +92,6 @@ class UploadedFile(BucketFile):
             "folder": self._bucket.uri,
         }
 
-    def discard(self) -> None:
-        self.abandon()
-
 
 class BucketCommitLog(CommitLog):
     """A commit log in a bucket. An entry is created by a conditional PUT, so there is no temporary file."""

@@ -29,30 +29,42 @@ class PendingOutput(Protocol):
         """Deletes the file. Does nothing harmful after a failed `finish`."""
 
 
-class HiddenFile(OutputFile):
-    """Implements `PendingOutput` by a file under a hidden name. A caller syncs the folder after `finish`."""
+class FolderFile(OutputFile):
+    """A new file of a folder, which its errors name."""
 
     def __init__(self, folder: CheckedFolder, name: str) -> None:
-        """`name`: without suffix."""
-        self._path = folder.path / f"{name}.inprogress"
-        super().__init__(folder.open_to_write(self._path.name, os.O_EXCL))
+        self._path = folder.path / name
+        with name_write_errors(self._path):
+            super().__init__(folder.open_to_write(name, os.O_EXCL))
 
     def write(self, data: Any) -> int:
         with name_write_errors(self._path):
             return super().write(data)
 
-    def finish(self) -> Mapping[str, Any]:
+    def end(self) -> None:
+        """Makes the file durable, and closes it."""
         with name_write_errors(self._path):
             self.persist()
             self.close()
-        pending = self._path.rename(self._path.with_suffix(".pending"))
-        folder = str(pending.parent.absolute())
-        return {"pending": pending.name, "bytes": self.size, "crc32": self.crc32, "folder": folder}
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):  # the file is deleted below in any case
             self.close()
         self._path.unlink(missing_ok=True)
+
+
+class HiddenFile(FolderFile):
+    """Implements `PendingOutput` by a file under a hidden name. A caller syncs the folder after `finish`."""
+
+    def __init__(self, folder: CheckedFolder, name: str) -> None:
+        """`name`: without suffix."""
+        super().__init__(folder, f"{name}.inprogress")
+
+    def finish(self) -> Mapping[str, Any]:
+        self.end()
+        pending = self._path.rename(self._path.with_suffix(".pending"))
+        folder = str(pending.parent.absolute())
+        return {"pending": pending.name, "bytes": self.size, "crc32": self.crc32, "folder": folder}
 
 
 class ParquetFile:

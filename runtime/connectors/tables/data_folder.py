@@ -6,7 +6,6 @@ committable has the proof of its content: size and CRC-32 of a file, size and ET
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -16,8 +15,9 @@ import pyarrow.parquet as pq
 from runtime.access.data_roots import CheckedFolder
 from runtime.connectors.bucket import Bucket
 from runtime.connectors.bucket_file import MAX_OPEN_UPLOADS, BucketFile, OpenUploads
+from runtime.connectors.sinks.parquet_file import FolderFile
 from runtime.connectors.sinks.recorded_file import check_content
-from runtime.durable import OutputFile, copy_file, make_folder, name_write_errors, sync_path
+from runtime.durable import copy_file, make_folder, sync_path
 from runtime.errors import EnvironmentFailure, JobRejected
 from runtime.s3 import is_bucket
 
@@ -33,7 +33,7 @@ class DataFile(Protocol):
     def finish(self) -> Mapping[str, Any]:
         """Makes the file durable. Returns the proof of its content."""
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         """Deletes the file."""
 
 
@@ -150,26 +150,10 @@ class LocalFolder:
         """A file in progress has a name, and is removed as every file that no commit names."""
 
 
-class _LocalFile(OutputFile):
-    def __init__(self, folder: CheckedFolder, name: str) -> None:
-        self._path = folder.path / name
-        with name_write_errors(self._path):
-            super().__init__(folder.open_to_write(name, os.O_EXCL))
-
-    def write(self, data: Any) -> int:
-        with name_write_errors(self._path):
-            return super().write(data)
-
+class _LocalFile(FolderFile):
     def finish(self) -> Mapping[str, Any]:
-        with name_write_errors(self._path):
-            self.persist()
-            self.close()
+        self.end()
         return {"bytes": self.size, "crc32": self.crc32}
-
-    def abandon(self) -> None:
-        with suppress(OSError):  # the file is deleted below in any case
-            self.close()
-        self._path.unlink(missing_ok=True)
 
 
 class BucketFolder:

@@ -96,7 +96,7 @@ class TableWriter(SinkWriter):
     def close(self) -> None:
         """Deletes the files that belong to no checkpoint. Prepared files stay."""
         for file in self._open.values():
-            file.abandon()
+            file.discard()
         if self._written:
             with suppress(EnvironmentFailure):  # the clean-up before the next attempt deletes them
                 self.folder.delete([written["path"] for written in self._written])
@@ -153,11 +153,11 @@ class _PartitionFile:
         self._parquet.close()
         return {"path": self._name, **self._file.finish(), "rows": self._rows, "partition": self._partition}
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         if self._parquet is not None:
             with suppress(OSError, EnvironmentFailure):  # the file is deleted below in any case
                 self._parquet.close()
-        self._file.abandon()
+        self._file.discard()
 
 
 def check_required(table: str, batch: pa.RecordBatch, required: Iterable[str]) -> None:

@@ -479,7 +479,7 @@ def test_unsent_bytes_of_all_open_files_count(uri: str) -> None:
         opened_files.append(bucket_file.BucketFile(Bucket(uri), "x", uploads_of_writer))
         opened_files[-1].write(bytes(PART_BYTES - 1))
     assert len(opened_files) == 21
-    opened_files[0].abandon()
+    opened_files[0].discard()
     assert not uploads_of_writer.are_full
 
 
